@@ -9,13 +9,16 @@ The source is a .parquet or .arrow file; or a directory of them, perhaps in data
 has them; or a directory that save_to_disk wrote: state.json and .arrow files, or dataset_dict.json and one such directory
 a split. Where files are named after splits (train-00000-of-00004.parquet), --split chooses one; train, where there is.
 
-With a column of pictures the result is an ImageFolder: OUTPUT/images/*.jpg|png and OUTPUT/metadata.jsonl with the keys
-file_name and text. Else it is OUTPUT/data.jsonl, a record with all columns in each line; data.keys tells blipft what they
+With a column of pictures the result is an ImageFolder: OUTPUT/images/*.jpg|png and OUTPUT/metadata.jsonl. Its records have
+file_name and text; a picture with a list of captions becomes one record for each caption. With the columns question and
+answers (or answer), as in VQAv2 and TextVQA, they have file_name, prompt and answer instead; answers that are null or
+empty, as in test splits, are left out. Equal pictures are written once. Without pictures it is OUTPUT/data.jsonl, a record with all columns in each line; data.keys tells blipft what they
 are called where they are not called as it expects.
 
 Needs pyarrow, not `datasets`. Pictures that are neither JPEG nor PNG are saved as PNG, which needs PIL.
 """
 import argparse
+import hashlib
 import io
 import json
 import math
@@ -26,7 +29,10 @@ import time
 from pathlib import Path
 
 COLUMNAR = (".parquet", ".arrow")
-CAPTION_COLUMNS = ("text", "caption")
+CAPTION_COLUMNS = ("text", "caption", "captions")
+QUESTION_COLUMNS = ("question",)
+ANSWER_COLUMNS = ("answers", "answer")
+ID_COLUMNS = ("question_id", "image_id")
 ORIENTATION = 0x0112  # the EXIF tag
 
 
@@ -204,12 +210,26 @@ def encoded(data, place):
         fail(f"{place}: the picture cannot be read: {error}")
 
 
-def caption_text(value, place):
-    if isinstance(value, list) and value:
-        value = value[0]
-    if not isinstance(value, str):
-        fail(f"{place}: found {type(value).__name__} where a caption was expected (a string or a list of strings)")
-    return value
+def caption_texts(value, place):
+    """The captions of a cell: a string, or a list of strings."""
+    captions = value if isinstance(value, list) and value else [value]
+    for caption in captions:
+        if not isinstance(caption, str):
+            fail(f"{place}: found {type(caption).__name__} where a caption was expected (a string or a list of strings)")
+    return list(dict.fromkeys(captions))
+
+
+def answer_texts(value, place):
+    """The answers of a cell, one for each person: a string, or a list of strings or of {"answer"}, or {"answer": list}."""
+    if isinstance(value, dict):
+        value = value.get("answer")
+    answers = value if isinstance(value, list) else [] if value is None else [value]
+    answers = [one.get("answer") if isinstance(one, dict) else one for one in answers]
+    for answer in answers:
+        if not isinstance(answer, str):
+            fail(f"{place}: found {type(answer).__name__} where an answer was expected (a string, or a list of strings or of "
+                 '{"answer": ...})')
+    return answers
 
 
 def plain(value, place):
@@ -277,36 +297,82 @@ def rows_of(batch, at_once=64):
         yield from batch.slice(start, at_once).to_pylist()
 
 
+class PictureFiles:
+    """Writes pictures below OUTPUT/images, equal ones once: a split by pictures must see that they are the same."""
+
+    def __init__(self, output):
+        self.folder, self.names = output / "images", {}
+
+    def add(self, data, extension):
+        """The picture's name relative to OUTPUT."""
+        digest = hashlib.sha256(data).digest()
+        if digest not in self.names:
+            self.folder.mkdir(exist_ok=True)
+            name = f"{len(self.names):08d}.{extension}"
+            (self.folder / name).write_bytes(data)
+            self.names[digest] = name
+        return f"{self.folder.name}/{self.names[digest]}"
+
+
+def text_columns(names, arguments, file):
+    """(column of captions, None, None) or (None, column of questions, column of answers)."""
+    asks = arguments.question_column or arguments.answer_column
+    if not asks and not arguments.text_column:
+        captions = [name for name in CAPTION_COLUMNS if name in names]
+        asks = not captions and any(name in names for name in QUESTION_COLUMNS)
+    if asks:
+        return (None, choose_column(names, arguments.question_column, QUESTION_COLUMNS, "question", file),
+                choose_column(names, arguments.answer_column, ANSWER_COLUMNS, "answer", file))
+    return choose_column(names, arguments.text_column, CAPTION_COLUMNS, "caption", file), None, None
+
+
+def picture_records(values, name, columns, place):
+    """The records of a row with a picture."""
+    captions, question, answers = columns
+    if captions:
+        return [{"file_name": name, "text": caption} for caption in caption_texts(values[captions], place)]
+    if not isinstance(values[question], str):
+        fail(f"{place}: found {type(values[question]).__name__} where a question was expected (a string)")
+    record = {"file_name": name, "prompt": values[question]}
+    texts = answer_texts(values[answers], place)
+    if texts:
+        record["answer"] = texts
+    for key in ID_COLUMNS:
+        if isinstance(values.get(key), (int, str)):
+            record[key] = values[key]
+    return [record]
+
+
 def write_samples(pyarrow, files, base, arguments, out):
     """Writes the samples of all files, and the pictures; (how many, whether they have pictures)."""
-    progress, count, pictures = Progress(), 0, False
+    progress, count, rows = Progress(), 0, 0
+    pictures, has_pictures = PictureFiles(arguments.output), False
     for file in files:
         row = 0
         for batch in open_batches(pyarrow, file):
             names = batch.schema.names
             image_column = picture_column(batch.schema, arguments.image_column, file)
             if image_column:
-                pictures = True
-                text_column = choose_column(names, arguments.text_column, CAPTION_COLUMNS, "caption", file)
+                has_pictures = True
+                columns = text_columns(names, arguments, file)
             for values in rows_of(batch):
-                if arguments.limit and count >= arguments.limit:
+                if arguments.limit and rows >= arguments.limit:
                     progress.show(count, last=True)
-                    return count, pictures
+                    return count, has_pictures
                 place = f"{file}, row {row}"
                 if image_column:
-                    (arguments.output / "images").mkdir(exist_ok=True)
-                    data, extension = encoded(picture_bytes(values[image_column], base, place), place)
-                    name = f"images/{count:08d}.{extension}"
-                    (arguments.output / name).write_bytes(data)
-                    record = {"file_name": name, "text": caption_text(values[text_column], place)}
+                    name = pictures.add(*encoded(picture_bytes(values[image_column], base, place), place))
+                    records = picture_records(values, name, columns, place)
                 else:
-                    record = plain(values, place)
-                out.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    records = [plain(values, place)]
+                for record in records:
+                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
                 row += 1
-                count += 1
+                rows += 1
+                count += len(records)
                 progress.show(count)
     progress.show(count, last=True)
-    return count, pictures
+    return count, has_pictures
 
 
 def convert(arguments):
@@ -319,7 +385,7 @@ def convert(arguments):
     if count == 0:
         fail(f"{arguments.source}: no samples in it")
     partial.rename(arguments.output / ("metadata.jsonl" if pictures else "data.jsonl"))
-    what = "pictures with captions" if pictures else "records"
+    what = "records of pictures" if pictures else "records"
     print(f"{arguments.output}: {count} {what}; train with data.path={arguments.output}")
 
 
@@ -329,8 +395,10 @@ def main():
     parser.add_argument("output", type=Path, help="directory to write")
     parser.add_argument("--split", help="split, where there are several (default: train)")
     parser.add_argument("--image-column", help="of pictures (default: image, or the one that has bytes and path)")
-    parser.add_argument("--text-column", help="of the pictures' captions (default: text, else caption)")
-    parser.add_argument("--limit", type=int, default=0, help="at most this many samples")
+    parser.add_argument("--text-column", help="of the pictures' captions (default: text, caption or captions)")
+    parser.add_argument("--question-column", help="of questions about the pictures (default: question)")
+    parser.add_argument("--answer-column", help="of the questions' answers (default: answers, else answer)")
+    parser.add_argument("--limit", type=int, default=0, help="at most this many rows of the source")
     parser.add_argument("--force", action="store_true", help="replace an earlier result in the output directory")
     convert(parser.parse_args())
 

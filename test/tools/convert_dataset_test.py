@@ -119,9 +119,35 @@ def pictures_of_a_parquet_file_become_an_imagefolder(space):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "p.parquet")
     target = converted(folder / "p.parquet")
     found = records_of(target / "metadata.jsonl")
-    check([r["text"] for r in found] == ["one", "two"], found)
-    check([(target / r["file_name"]).read_bytes() for r in found] == [JPEG, PNG], "other pictures")
+    check([r["text"] for r in found] == ["one", "other", "two"], found)
+    check([(target / r["file_name"]).read_bytes() for r in found] == [JPEG, JPEG, PNG], "other pictures")
+    check(found[0]["file_name"] == found[1]["file_name"] and len(list((target / "images").iterdir())) == 2, found)
     check(not (target / "data.jsonl").exists(), "records beside pictures")
+
+
+@test
+def questions_about_pictures_keep_all_answers(space):
+    picture = {"bytes": JPEG, "path": None}
+    forms = {"texts": ["two", "two", "2"], "objects": [{"answer": "two", "answer_id": 1}, {"answer": "two", "answer_id": 2},
+                                                       {"answer": "2", "answer_id": 3}],
+             "columns": {"answer": ["two", "two", "2"], "answer_id": [1, 2, 3]}}
+    for name, answers in forms.items():
+        folder = space.new()
+        rows = [{"image": picture, "question": "how many?", "answers": answers, "question_id": 7, "multiple_choice_answer": "two"},
+                {"image": picture, "question": "what?", "answers": None, "question_id": 8, "multiple_choice_answer": None}]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "p.parquet")
+        target = converted(folder / "p.parquet")
+        check(records_of(target / "metadata.jsonl") == [
+            {"file_name": "images/00000000.jpg", "prompt": "how many?", "answer": ["two", "two", "2"], "question_id": 7},
+            {"file_name": "images/00000000.jpg", "prompt": "what?", "question_id": 8}], name, records_of(target / "metadata.jsonl"))
+        check(len(list((target / "images").iterdir())) == 1, "a picture is there twice")
+    folder = space.new()
+    rows = [{"image": picture, "query": "what?", "answer": "a cat", "caption": "x"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "p.parquet")
+    found = records_of(converted(folder / "p.parquet", "--question-column", "query") / "metadata.jsonl")
+    check(found == [{"file_name": "images/00000000.jpg", "prompt": "what?", "answer": ["a cat"]}], found)
+    refused(folder / "p.parquet", "no question column question", "image, query, answer, caption",
+            options=("--answer-column", "answer", "--force"))
 
 
 @test
