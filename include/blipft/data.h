@@ -193,6 +193,13 @@ class Dataset {
   /// Reads no picture. This default is right where the text is no conversation and has no prompt.
   virtual Prompt read_prompt(int64_t index) const;
   virtual bool has_pictures() const { return true; }  ///< false: no sample has one
+  /// Samples of one group stay together when a part of the samples is held out.
+  struct SplitGroup {
+    std::string name;                       ///< empty: the sample is a group by itself
+    bool is_prompt = false;                 ///< the group's samples share a prompt, not a picture
+  };
+  /// The group of a sample: that of its picture, else that of its prompt. A sample that cannot be read has no group.
+  virtual SplitGroup split_group(int64_t index) const;
   /// Of a folder that has pictures alone: how many files in it are no pictures, by their names.
   virtual std::optional<int64_t> files_beside_pictures() const { return std::nullopt; }
   /// Tells what this dataset is made of, in order, as far as that is known without reading samples: names of files and

@@ -3,6 +3,7 @@
 #include "answers/choice_set.h"
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "blipft/error.h"
@@ -71,10 +72,24 @@ std::vector<Question> read_questions(const std::string& file, int64_t most) {
   return questions;
 }
 
+// The split of a training on data.path. Records that no training can read are split by their questions.
+Split training_split(const Config& config, const std::vector<Question>& all, const Tokenizer& tokenizer) {
+  try {
+    const auto dataset = open_dataset(config.data.path, config.data.format, text_settings(config, tokenizer));
+    if (dataset->size() == static_cast<int64_t>(all.size())) return split_samples(config, *dataset);
+  } catch (const UserError&) {             // these are questions alone
+  }
+  std::vector<int64_t> groups;
+  std::map<std::string, int64_t> numbers;
+  for (const Question& question : all)
+    groups.push_back(numbers.try_emplace(question.query, static_cast<int64_t>(numbers.size())).first->second);
+  return split_samples(config, groups);
+}
+
 // Those alone that a training on `all` held out, of these the first config.generate.samples.
-std::vector<Question> held_out(const Config& config, std::vector<Question> all) {
+std::vector<Question> held_out(const Config& config, std::vector<Question> all, const Tokenizer& tokenizer) {
   std::vector<Question> questions;
-  for (const int64_t i : split_samples(config, static_cast<int64_t>(all.size())).validation)
+  for (const int64_t i : training_split(config, all, tokenizer).validation)
     questions.push_back(std::move(all[static_cast<size_t>(i)]));
   const auto most = static_cast<size_t>(config.generate.samples);
   if (most > 0 && questions.size() > most) questions.resize(most);
@@ -138,7 +153,7 @@ ChoiceSet::ChoiceSet(const Config& config, const GenerationModel& model) {
                     ": reads pictures, and multiple choice is of texts; choose a model of text");
   const PromptSource source = prompt_source(config, true);
   source.check(config);
-  questions_ = source.held_out ? held_out(config, read_questions(source.path, 0))
+  questions_ = source.held_out ? held_out(config, read_questions(source.path, 0), *model.tokenizer)
                                : read_questions(source.path, config.generate.samples);
   from_ = source.text(static_cast<int64_t>(questions_.size()));
   for (const Question& question : questions_) {

@@ -179,6 +179,10 @@ class ImageFolder final : public Dataset {
     return sample;
   }
 
+  SplitGroup split_group(int64_t index) const override {
+    return {fs::path(entries_.at(static_cast<size_t>(index)).file).lexically_normal().string(), false};
+  }
+
   Prompt read_prompt(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const PictureEntry& entry = entries_[static_cast<size_t>(index)];

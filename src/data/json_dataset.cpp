@@ -63,6 +63,13 @@ class JsonDataset final : public Dataset {
 
   Sample read(int64_t index) const override { return from_record(index, sample_of_record); }
   Prompt read_prompt(int64_t index) const override { return from_record(index, prompt_of_record); }
+  SplitGroup split_group(int64_t index) const override {
+    try {
+      return {from_record(index, prompt_group_of_record), true};
+    } catch (const UserError&) {           // whoever reads the sample reports it
+      return {};
+    }
+  }
 
  private:
   struct File {

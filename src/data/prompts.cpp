@@ -90,4 +90,14 @@ Dataset::Prompt Dataset::read_prompt(int64_t index) const {
   return prompt;
 }
 
+Dataset::SplitGroup Dataset::split_group(int64_t index) const {
+  try {
+    const Prompt prompt = read_prompt(index);
+    if (!prompt.picture.empty()) return {prompt.picture, false};
+    return {prompt.text, true};
+  } catch (const UserError&) {             // whoever reads the sample reports it
+    return {};
+  }
+}
+
 }  // namespace blipft

@@ -281,6 +281,29 @@ Dataset::Prompt prompt_of_record(const json& record, const TextSettings& setting
   return prompt;
 }
 
+std::string prompt_group_of_record(const json& record, const TextSettings& settings, const std::string& place) {
+  std::vector<const char*> keys = kind_of(record, settings, place).keys;
+  if (std::string_view(keys.front()) == "instruction") keys.push_back("input");
+  json parts = json::array();
+  for (const std::string_view key : keys) {
+    if (key == "output" || key == "completion") continue;
+    const std::string name = key == "conversations" ? std::string(key) : name_of(settings, std::string(key));
+    json part = record.contains(name) ? record[name] : json("");
+    if (part.is_array()) {                 // a conversation: what stands before the last answer
+      const auto is_answer = [&](const json& message) {
+        const json role = message.is_object() ? message.value(message_key(message, settings, "role", "from"), json()) : json();
+        return role == "assistant" || role == "gpt";
+      };
+      json::iterator last = part.end();
+      while (last != part.begin() && !is_answer(*(last - 1))) --last;
+      if (last != part.begin()) part.erase(last - 1, part.end());
+    }
+    parts.push_back(std::move(part));
+  }
+  const bool is_empty = std::all_of(parts.begin(), parts.end(), [](const json& part) { return part.empty() || part == ""; });
+  return is_empty ? "" : parts.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 std::string record_id(const json& record) {
   for (const char* key : {"question_id", "image_id", "id"})
     if (const auto found = record.find(key); found != record.end() && (found->is_number_integer() || found->is_string()))

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <unordered_map>
 
 #include "blipft/error.h"
+#include "data/in_threads.h"
 #include "data/random_order.h"
 
 namespace blipft {
@@ -101,24 +104,67 @@ std::unique_ptr<StepOrder> make_validation_order(const Config& config, int64_t r
                                            validation_steps(config, world, samples));
 }
 
-Split split_samples(const Config& config, int64_t samples) {
+Split split_samples(const Config& config, const std::vector<int64_t>& groups) {
+  const auto samples = static_cast<int64_t>(groups.size());
   const double share = config.data.val_split_fraction;
   BLIPFT_USER_CHECK(samples >= 2, place_of(config, "data.val_split_fraction"), ": data.val_split_fraction: found ",
                     counted(samples, "sample"), " at ", config.data.path, ", and a split needs at least two, one to learn and one "
                     "to validate with; give more samples, or data.val_split_fraction=0");
-  const auto kept = static_cast<int64_t>(std::llround(static_cast<double>(samples) * share));
-  BLIPFT_USER_CHECK(kept > 0 && kept < samples, place_of(config, "data.val_split_fraction"),
+  const auto wanted = static_cast<int64_t>(std::llround(static_cast<double>(samples) * share));
+  BLIPFT_USER_CHECK(wanted > 0 && wanted < samples, place_of(config, "data.val_split_fraction"),
                     ": data.val_split_fraction: ", share, " of the ", samples, " samples at ", config.data.path,
-                    " is ", kept, ", which leaves no sample for ", kept > 0 ? "training" : "validation",
+                    " is ", wanted, ", which leaves no sample for ", wanted > 0 ? "training" : "validation",
                     "; expected between ", 1.0 / static_cast<double>(samples), " and 1");
-  std::vector<int64_t> order(static_cast<size_t>(samples));
+  std::vector<int64_t> sizes;
+  for (const int64_t group : groups) {
+    if (group == static_cast<int64_t>(sizes.size())) sizes.push_back(0);
+    ++sizes.at(static_cast<size_t>(group));
+  }
+  BLIPFT_USER_CHECK(sizes.size() >= 2, place_of(config, "data.val_split_fraction"), ": data.val_split_fraction: all ", samples,
+                    " samples at ", config.data.path, " belong to one picture or prompt, which cannot be split. Use "
+                    "data.val_path for validation samples, or data.val_split_fraction=0.");
+  std::vector<int64_t> order(sizes.size());
   shuffle(order, static_cast<uint64_t>(config.train.seed), RandomOrder::split);
-  std::vector<bool> validates(static_cast<size_t>(samples));
-  for (int64_t i = 0; i < kept; ++i) validates[static_cast<size_t>(order[static_cast<size_t>(i)])] = true;
+  std::vector<bool> validates(sizes.size());
+  int64_t kept = 0;
+  for (size_t i = 0; i + 1 < order.size() && kept < wanted; ++i) {
+    const auto group = static_cast<size_t>(order[i]);
+    const bool worse = kept + sizes[group] - wanted > wanted - kept;
+    if (kept > 0 && worse) break;
+    validates[group] = true;
+    kept += sizes[group];
+  }
   Split split;
   for (int64_t i = 0; i < samples; ++i)
-    (validates[static_cast<size_t>(i)] ? split.validation : split.training).push_back(i);
+    (validates[static_cast<size_t>(groups[static_cast<size_t>(i)])] ? split.validation : split.training).push_back(i);
   return split;
+}
+
+Split split_samples(const Config& config, const Dataset& dataset, int64_t threads) {
+  constexpr int64_t kMaxPromptSamples = 64;  // data sets with several references for a prompt have fewer than that
+  const int64_t samples = dataset.size();
+  struct Group {
+    size_t hash = 0;                         // of its name: prompts of a million samples would fill the memory
+    bool is_prompt = false, alone = false;
+  };
+  std::vector<Group> of_sample(static_cast<size_t>(samples));
+  for_each_in_threads(samples, threads, [&](int64_t i) {
+    const Dataset::SplitGroup group = dataset.split_group(i);
+    of_sample[static_cast<size_t>(i)] = {std::hash<std::string>()(group.name), group.is_prompt, group.name.empty()};
+  });
+  std::unordered_map<size_t, int64_t> prompt_samples, numbers;
+  for (const Group& group : of_sample)
+    if (group.is_prompt) ++prompt_samples[group.hash];
+  std::vector<int64_t> groups;
+  int64_t count = 0;
+  for (const Group& group : of_sample) {
+    const int64_t same = group.is_prompt ? prompt_samples[group.hash] : 0;
+    const bool alone = group.alone || same > kMaxPromptSamples || 2 * same > samples;
+    const int64_t number = alone ? count : numbers.try_emplace(group.hash, count).first->second;
+    count += number == count;
+    groups.push_back(number);
+  }
+  return split_samples(config, groups);
 }
 
 }  // namespace blipft

@@ -36,11 +36,16 @@ int64_t validation_steps(const Config& config, int64_t world, int64_t samples);
 /// is no last one.
 std::unique_ptr<StepOrder> make_validation_order(const Config& config, int64_t rank, int64_t world, int64_t samples);
 
-/// The samples, of `samples`, that data.val_split_fraction keeps for validation, and the others; each ascending. Drawn
-/// by train.seed alone. Throws UserError when either is empty.
+/// The samples that data.val_split_fraction holds out for validation, and the others; each ascending.
 struct Split {
   std::vector<int64_t> training, validation;
 };
-Split split_samples(const Config& config, int64_t samples);
+/// Splits samples by train.seed. `groups[i]` is the group of sample i: a group is held out whole or not at all, and
+/// groups are numbered from 0 in the order of their first samples. The number of samples held out is as close to
+/// the fraction as whole groups allow. Throws UserError if either side is empty.
+Split split_samples(const Config& config, const std::vector<int64_t>& groups);
+/// The same by Dataset::split_group(). A prompt of more than 64 samples, or of more than half of all, says what the task
+/// is, and not which sample it is: its samples are split one by one.
+Split split_samples(const Config& config, const Dataset& dataset, int64_t threads = 1);
 
 }  // namespace blipft

@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <exception>
-#include <functional>
 #include <map>
-#include <mutex>
 #include <numeric>
-#include <thread>
 
 #include "blipft/error.h"
+#include "data/in_threads.h"
 #include "data/sample_text.h"
 #include "data/step_order.h"
 #include "data/text_shapes.h"
@@ -20,7 +17,6 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kSamplesAtATime = 64;      // that a thread takes
 constexpr size_t kNamed = 5;                 // samples that are left out
 constexpr size_t kMostShapes = 16;
 constexpr int64_t kMostSamplesSeen = int64_t{1} << 24;
@@ -34,33 +30,6 @@ struct Surveyed {
   bool learns = false, cut = false, bad = false;
   std::string name;                          // of a sample with nothing to learn; of a bad one what is wrong with it
 };
-
-/// Calls body(i) for each i below `count` from several threads, in about this order. Throws what the first i threw.
-void for_each_in_threads(int64_t count, int64_t threads, const std::function<void(int64_t)>& body) {
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  int64_t failed = count;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (int64_t first = next.fetch_add(kSamplesAtATime); first < count; first = next.fetch_add(kSamplesAtATime))
-      for (int64_t i = first; i < std::min(first + kSamplesAtATime, count); ++i) {
-        try {
-          body(i);
-        } catch (...) {
-          const std::lock_guard lock(mutex);
-          if (i < failed) failed = i, error = std::current_exception();
-          next = count;                      // what comes before i is with some thread, and goes on to its end
-          return;
-        }
-      }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int64_t t = 1; t < std::min(threads, count / kSamplesAtATime + 1); ++t) others.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
-}
 
 }  // namespace
 

@@ -24,6 +24,9 @@ class DatasetSubset final : public Dataset {
     return whole_->read_prompt(samples_.at(static_cast<size_t>(index)));
   }
   bool has_pictures() const override { return whole_->has_pictures(); }
+  SplitGroup split_group(int64_t index) const override {
+    return whole_->split_group(samples_.at(static_cast<size_t>(index)));
+  }
   void identify(const Take& take) const override { whole_->identify(take); }
   void identify_contents(const Take& take) const override { whole_->identify_contents(take); }
 

@@ -307,6 +307,8 @@ class WebDataset final : public Dataset {
     return sample;
   }
 
+  SplitGroup split_group(int64_t) const override { return {}; }  // each sample has its own picture
+
   Prompt read_prompt(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const Entry& entry = entries_[static_cast<size_t>(index)];

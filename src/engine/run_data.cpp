@@ -15,7 +15,7 @@ struct Datasets {
   std::shared_ptr<const Dataset> training, validation;
 };
 
-Datasets open_datasets(const Config& config, const TextSettings& texts) {
+Datasets open_datasets(const Config& config, const TextSettings& texts, int64_t threads) {
   const DataSection& data = config.data;
   BLIPFT_USER_CHECK(dataset_exists(data.path), place_of(config, "data.path"), ": data.path: ", data.path,
                     " does not exist; expected a JSON, JSONL or CSV file or a folder of them, an ImageFolder, COCO's captions or "
@@ -28,7 +28,7 @@ Datasets open_datasets(const Config& config, const TextSettings& texts) {
     sets.validation = open_dataset(data.val_path, data.format, texts);
   }
   if (data.val_split_fraction > 0) {
-    Split split = split_samples(config, sets.training->size());
+    Split split = split_samples(config, *sets.training, threads);
     sets.validation = std::make_shared<DatasetSubset>(sets.training, std::move(split.validation));
     sets.training = std::make_shared<DatasetSubset>(sets.training, std::move(split.training));
   }
@@ -38,7 +38,7 @@ Datasets open_datasets(const Config& config, const TextSettings& texts) {
 }  // namespace
 
 std::shared_ptr<const Dataset> open_validation(const Config& config, const TextSettings& texts) {
-  return open_datasets(config, texts).validation;
+  return open_datasets(config, texts, std::max<int64_t>(1, config.data.num_workers)).validation;
 }
 
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
@@ -53,7 +53,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   data.tokenizer = load_tokenizer(config.model.path);
   check_text_inputs(config, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
-  const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer));
+  const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer), threads);
   BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
                     ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
                     " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text");

@@ -1,11 +1,16 @@
 // Validation samples: which are kept, and in which batches they come.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <functional>
+#include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "data/record_checks.h"
 #include "data/step_order.h"
 #include "data/text_shapes.h"
 #include "data/text_survey.h"
@@ -15,7 +20,9 @@
 
 using namespace blipft;
 using testing::ByteTokenizer;
+using testing::check_parts;
 using testing::message_of;
+using testing::TemporaryDirectory;
 
 namespace {
 
@@ -42,6 +49,13 @@ Config validation_config() {
   return config;
 }
 
+/// Each sample is a group by itself.
+std::vector<int64_t> alone(int64_t samples) {
+  std::vector<int64_t> groups(static_cast<size_t>(samples));
+  std::iota(groups.begin(), groups.end(), 0);
+  return groups;
+}
+
 const ModelInputs kText{.max_text_tokens = 100, .vocabulary = 128};
 
 }  // namespace
@@ -50,7 +64,7 @@ TEST_SUITE("validation") {
   TEST_CASE("one sample cannot be split, and the message says so") {
     Config config = validation_config();
     config.data.val_split_fraction = 0.5;
-    const std::string message = message_of([&] { split_samples(config, 1); });
+    const std::string message = message_of([&] { split_samples(config, alone(1)); });
     CHECK_MESSAGE(message.find("data.val_split_fraction: found 1 sample at ") != std::string::npos, message);
     CHECK_MESSAGE(message.find("a split needs at least two") != std::string::npos, message);
     CHECK_MESSAGE(message.find("between") == std::string::npos, message);
@@ -62,13 +76,13 @@ TEST_SUITE("validation") {
       for (const double share : {0.1, 0.5, 0.9}) {
         config.data.val_split_fraction = share;
         if (samples == 2 && share != 0.5) {
-          const std::string message = message_of([&] { split_samples(config, samples); });
+          const std::string message = message_of([&] { split_samples(config, alone(samples)); });
           const char* what = share < 0.5 ? "leaves no sample for validation" : "leaves no sample for training";
           CHECK_MESSAGE(message.find(what) != std::string::npos, message);
           CHECK_MESSAGE(message.find("run.yaml: data.val_split_fraction") != std::string::npos, message);
           continue;
         }
-        const Split split = split_samples(config, samples);
+        const Split split = split_samples(config, alone(samples));
         CHECK(std::is_sorted(split.training.begin(), split.training.end()));
         CHECK(std::is_sorted(split.validation.begin(), split.validation.end()));
         std::set<int64_t> all(split.training.begin(), split.training.end());
@@ -76,12 +90,74 @@ TEST_SUITE("validation") {
         CHECK(static_cast<int64_t>(all.size()) == samples);
         CHECK(split.training.size() + split.validation.size() == all.size());
         CHECK(std::abs(static_cast<double>(split.validation.size()) - share * static_cast<double>(samples)) <= 0.5);
-        CHECK(split_samples(config, samples).validation == split.validation);
+        CHECK(split_samples(config, alone(samples)).validation == split.validation);
         if (samples < 100) continue;
         config.train.seed = 1;
-        CHECK(split_samples(config, samples).validation != split.validation);
+        CHECK(split_samples(config, alone(samples)).validation != split.validation);
         config.train.seed = 0;
       }
+  }
+
+  TEST_CASE("groups are held out whole, about as many samples as asked") {
+    Config config = validation_config();
+    config.data.val_split_fraction = 0.2;
+    for (const int64_t seed : {0, 1, 2, 3}) {
+      config.train.seed = seed;
+      std::vector<int64_t> groups;
+      for (int64_t i = 0; i < 60; ++i) groups.push_back(i / 5);  // 12 pictures with 5 captions each
+      const Split split = split_samples(config, groups);
+      std::set<int64_t> training, validation;
+      for (const int64_t i : split.training) training.insert(groups[static_cast<size_t>(i)]);
+      for (const int64_t i : split.validation) validation.insert(groups[static_cast<size_t>(i)]);
+      CHECK(split.training.size() + split.validation.size() == 60);
+      CHECK(split.validation.size() == 10);
+      CHECK(training.size() + validation.size() == 12);
+      const Split two = split_samples(config, std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1});
+      CHECK(two.validation.size() + two.training.size() == 10);
+      CHECK(!two.training.empty());
+      CHECK(!two.validation.empty());
+    }
+    check_parts(message_of([&] { split_samples(config, std::vector<int64_t>(10)); }),
+                {"run.yaml: data.val_split_fraction: all 10 samples at ", "one picture or prompt", "data.val_path"});
+  }
+
+  TEST_CASE("pictures and prompts are the groups of a split; a prompt of most samples is none") {
+    const TemporaryDirectory directory;
+    Config config = validation_config();
+    config.data.val_split_fraction = 0.25;
+    const auto held_out_names = [&](const Dataset& dataset, const std::function<std::string(int64_t)>& name) {
+      const Split split = split_samples(config, dataset, 2);
+      std::set<std::string> training, validation, both;
+      for (const int64_t i : split.training) training.insert(name(i));
+      for (const int64_t i : split.validation) validation.insert(name(i));
+      std::set_intersection(training.begin(), training.end(), validation.begin(), validation.end(),
+                            std::inserter(both, both.end()));
+      CHECK(both.empty());
+      CHECK(!validation.empty());
+      return split.validation.size();
+    };
+    std::string pictures, prompts, chats, same;
+    for (int i = 0; i < 8; ++i) directory.write("p/" + std::to_string(i) + ".jpg", "x");
+    for (int line = 0; line < 5; ++line)
+      for (int i = 0; i < 8; ++i) {
+        const std::string n = std::to_string(i), unique = n + "-" + std::to_string(line);
+        pictures += R"({"file_name": ")" + std::string(line % 2 ? "./" : "") + n + R"(.jpg", "text": ")" + unique + "\"}\n";
+        prompts += R"({"instruction": "do", "input": "q)" + n + R"(", "output": ")" + unique + "\"}\n";
+        chats += R"({"messages": [{"role": "user", "content": "q)" + n + R"("}, {"role": "assistant", "content": ")" + unique +
+                 "\"}]}\n";
+        same += R"({"prompt": "Write.", "completion": ")" + unique + "\"}\n";
+      }
+    directory.write("p/metadata.jsonl", pictures);
+    const auto folder = open_dataset(directory / "p", "auto");
+    CHECK(held_out_names(*folder, [&](int64_t i) { return folder->read(i).segments[0].text.substr(0, 1); }) == 10);
+    TextSettings settings;
+    settings.chat_template = "chatml";
+    for (const std::string& text : {prompts, chats}) {
+      const auto records = open_dataset(directory.write("records.jsonl", text), "auto", settings);
+      CHECK(held_out_names(*records, [&](int64_t i) { return records->read_prompt(i).text; }) == 10);
+    }
+    const auto common = open_dataset(directory.write("same.jsonl", same), "auto");
+    CHECK(split_samples(config, *common).validation == split_samples(config, alone(40)).validation);
   }
 
   TEST_CASE("each sample comes once in a validation, over all ranks, and in the next; empty places learn nothing") {

@@ -5,6 +5,7 @@
 
 Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
 """
+import json
 import os
 import pathlib
 import sys
@@ -15,6 +16,10 @@ from program_runs import PROGRAM, Space, checkpoint, mpirun, run, start, steps_o
 from script_tests import check, run_tests, test  # noqa: E402
 
 EPOCH = ("train.total_batch_size=12", "train.batch_size=4")  # four steps an epoch
+
+
+def entries(folder):
+    return [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
 
 
 @test
@@ -48,6 +53,22 @@ def a_run_of_steps_goes_on_over_the_end_of_an_epoch(space):
     refused = start(space, 1, *EPOCH, "train.max_steps=10", "train.lr_schedule=cosine",
                     f"checkpoint.resume={checkpoint(short.output, 2)}")
     check(refused.status == 1 and "train.max_epochs is -1 here, 1 there" in refused.err, refused)
+
+
+@test
+def a_held_out_picture_is_not_trained_on(space):
+    folder = space.copy(space.data)
+    rows = entries(folder)[:12]
+    with open(folder / "metadata.jsonl", "w", encoding="utf-8") as out:
+        for i in range(60):
+            out.write(json.dumps({"file_name": rows[i // 5]["file_name"], "text": f"{rows[i // 5]['text']} {i % 5}"}) + "\n")
+    result = run(space, 1, f"data.path={folder}", "data.val_split_fraction=0.25", "train.max_steps=2", "output.save_model=true")
+    check("60 samples in" in result.out and "45 to learn, 15 for validation" in result.out, result)
+    scored = start(space, 1, "--evaluate", f"model.path={result.output / 'model'}", f"data.path={folder}",
+                   "data.val_split_fraction=0.25", "generate.max_new_tokens=4")
+    check(scored.status == 0, scored)
+    lines = [json.loads(line) for line in next(scored.output.rglob("generated*.jsonl")).read_text().splitlines()]
+    check(len(lines) == 3 and all(len(line["references"]) == 5 for line in lines), lines)
 
 
 if __name__ == "__main__":
