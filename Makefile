@@ -92,7 +92,7 @@ CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLA
 # WebP pictures are read where libwebp is.
 WEBP := $(shell $(CXX) -x c++ -E -include webp/demux.h /dev/null > /dev/null 2>&1 && echo 1)
 WEBP_LIBS := $(if $(WEBP),-lwebpdemux -lwebp)
-LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng $(WEBP_LIBS) -lsentencepiece -ldl -lpthread
+LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -lz $(WEBP_LIBS) -lsentencepiece -ldl -lpthread
 ifeq ($(CUDA),1)
 ifneq ($(filter-out 8% 9% 1%,$(CUDA_ARCH))$(if $(strip $(CUDA_ARCH)),,none),)
 $(error CUDA_ARCH: found "$(CUDA_ARCH)", expected one or more of 80, 86, 89, 90a, 100, ...: blipft needs compute capability 8.0)
@@ -197,7 +197,7 @@ build/fuzz/%.cpp.o: %.cpp
 build/fuzz/libfuzz.a: $(FUZZ_OBJECTS)
 	rm -f $@ && ar rcs $@ $^
 $(FUZZ_TARGETS): build/fuzz/%: build/fuzz/test/fuzz/%_fuzz.cpp.o build/fuzz/libfuzz.a
-	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -lyaml-cpp -ljpeg -lpng $(WEBP_LIBS) -lsentencepiece
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -lyaml-cpp -ljpeg -lpng -lz $(WEBP_LIBS) -lsentencepiece
 -include $(FUZZ_OBJECTS:.o=.d) $(FUZZ_TARGETS:build/fuzz/%=build/fuzz/test/fuzz/%_fuzz.cpp.d)
 .PRECIOUS: build/fuzz/%.cpp.o
 

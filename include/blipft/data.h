@@ -200,6 +200,9 @@ class Dataset {
   };
   /// The group of a sample: that of its picture, else that of its prompt. A sample that cannot be read has no group.
   virtual SplitGroup split_group(int64_t index) const;
+  /// Throws UserError with the number and the first of the pictures that have an unsupported format, such as GIF. Looks at
+  /// all names, and at the first bytes of some pictures.
+  virtual void check_picture_formats() const {}
   /// Of a folder that has pictures alone: how many files in it are no pictures, by their names.
   virtual std::optional<int64_t> files_beside_pictures() const { return std::nullopt; }
   /// Tells what this dataset is made of, in order, as far as that is known without reading samples: names of files and

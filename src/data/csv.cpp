@@ -15,10 +15,10 @@ bool CsvReader::next(std::vector<std::string>& fields) {
   record_line_ = line_;
   for (;;) {
     fields.push_back(text_[at_] == '"' ? quoted() : plain());
-    if (at_ < text_.size() && text_[at_] == ',') {
+    if (at_ < text_.size() && text_[at_] == separator_) {
       ++at_;
       if (at_ < text_.size()) continue;
-      fields.emplace_back();  // the file ends after a comma
+      fields.emplace_back();  // the file ends after a separator
       return true;
     }
     end_line();
@@ -27,7 +27,7 @@ bool CsvReader::next(std::vector<std::string>& fields) {
 }
 
 std::string CsvReader::plain() {
-  const size_t end = std::min(text_.find_first_of(",\r\n", at_), text_.size());
+  const size_t end = std::min(text_.find_first_of(std::string{separator_, '\r', '\n'}, at_), text_.size());
   std::string field = text_.substr(at_, end - at_);
   at_ = end;
   return field;
@@ -39,9 +39,9 @@ std::string CsvReader::quoted() {
     if (text_[at_] == '"') {
       ++at_;
       if (at_ >= text_.size() || text_[at_] != '"') {
-        BLIPFT_USER_CHECK(at_ >= text_.size() || std::strchr(",\r\n", text_[at_]), file_, ":", line_, ": found '",
+        BLIPFT_USER_CHECK(at_ >= text_.size() || text_[at_] == separator_ || std::strchr("\r\n", text_[at_]), file_, ":", line_, ": found '",
                           brief(text_.substr(at_, 1)),
-                          "' after a closing quote, expected a comma or the end of the line");
+                          "' after a closing quote, expected a separator or the end of the line");
         return field;
       }
     }
@@ -57,11 +57,23 @@ void CsvReader::end_line() {
   ++line_;
 }
 
+char csv_separator(std::string_view text) {
+  int64_t commas = 0, semicolons = 0, tabs = 0;
+  bool quoted = false;
+  const size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
+  for (const char c : text.substr(begin)) {
+    if (c == '"') quoted = !quoted;
+    if (quoted) continue;
+    if (c == '\n' || c == '\r') break;
+    commas += c == ',';
+    semicolons += c == ';';
+    tabs += c == '\t';
+  }
+  if (tabs > commas && tabs >= semicolons) return '\t';
+  return semicolons > commas ? ';' : ',';
+}
+
 std::vector<std::string> csv_columns(const std::string& file, std::vector<std::string> header) {
-  for (const char* separator : {";", "\t"})
-    BLIPFT_USER_CHECK(header.size() > 1 || header.front().find(separator) == std::string::npos, file,
-                      ":1: found the header \"", brief(header.front()), "\", whose names are separated by ",
-                      *separator == ';' ? "semicolons" : "tabs", ", expected commas; save the table with commas");
   std::set<std::string> seen;
   for (const std::string& name : header)
     BLIPFT_USER_CHECK(seen.insert(name).second, file, ":1: found two columns \"", brief(name),
@@ -71,7 +83,7 @@ std::vector<std::string> csv_columns(const std::string& file, std::vector<std::s
 
 void check_csv_fields(const std::string& place, size_t found, size_t expected) {
   BLIPFT_USER_CHECK(found == expected, place, ": found ", found, " fields, expected ", expected,
-                    " as in the header; quote fields that hold commas");
+                    " as in the header; quote fields that contain the separator");
 }
 
 }  // namespace blipft

@@ -12,8 +12,9 @@
 namespace blipft {
 
 /// The metadata file of the ImageFolder at `path`: metadata.jsonl or metadata.csv, there or in train/; or that path itself
-/// where it is a JSON file of COCO's captions. Empty: none.
-std::string find_metadata(const std::string& path);
+/// where it is a JSON file of COCO's captions; or a table of pictures there (picture_table.h) whose first picture exists.
+/// Empty: none.
+std::string find_metadata(const std::string& path, const TextSettings& settings = {});
 /// Whether `path` is a folder with a picture and, by the same name, a .txt.
 bool has_text_captions(const std::string& path);
 /// Whether `path` is a folder with pictures, or folders of them, and without any text. With settings.for_prompts that is an

@@ -13,9 +13,12 @@
 #include "data/csv.h"
 #include "data/datasets.h"
 #include "data/json_index.h"
+#include "data/picture_format.h"
+#include "data/picture_table.h"
 #include "data/record_text.h"
 #include "data/vqa_metadata.h"
 #include "io/file.h"
+#include "io/gzip.h"
 #include "io/json.h"
 #include "io/paths.h"
 
@@ -29,7 +32,8 @@ using nlohmann::json;
 constexpr int64_t most_metadata_bytes = int64_t{2} << 30;
 
 std::string read_text(const std::string& file) {
-  std::string text = io::read_whole_file(file, most_metadata_bytes);
+  std::string text = io::is_gzip_name(file) ? io::read_gzip(file, most_metadata_bytes)
+                                            : io::read_whole_file(file, most_metadata_bytes);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
   return text;
 }
@@ -67,7 +71,7 @@ std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSetting
 
 std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings& settings) {
   const std::string text = read_text(file);
-  CsvReader reader(file, text);
+  CsvReader reader(file, text, 1, csv_separator(text));
   std::vector<std::string> fields;
   BLIPFT_USER_CHECK(reader.next(fields), file, ": empty, expected a header line with the columns file_name and text");
   const std::vector<std::string> columns = csv_columns(file, fields);
@@ -105,7 +109,7 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
 /// The two lists, where the file is an object of COCO's keys.
 std::optional<std::vector<JsonList>> coco_lists(const std::string& file) {
   static const std::set<std::string_view> known = {"info", "licenses", "images", "annotations", "categories", "type"};
-  auto lists = lists_in_object(file, [](std::string_view key) { return known.contains(key); });
+  auto lists = lists_in_object(InputFile(file), [](std::string_view key) { return known.contains(key); });
   if (!lists) return std::nullopt;
   std::erase_if(*lists, [](const JsonList& list) { return list.name != "images" && list.name != "annotations"; });
   if (lists->size() != 2) return std::nullopt;
@@ -177,15 +181,6 @@ PictureList read_coco(const std::string& file, const TextSettings& settings) {
 
 // ---------------------------------------------------------------- a .txt beside each picture
 
-bool is_picture_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  static const std::set<std::string> known = {".jpg", ".jpeg", ".png", ".webp"};
-  return known.contains(extension);
-}
-
 // What begins with a point is a desktop's own: previews, macOS's "._photo.jpg".
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
@@ -203,7 +198,7 @@ void for_each_file(const std::string& folder, const std::function<bool(const fs:
   }
 }
 
-bool is_listed(const fs::path& path) { return is_picture_name(path) && !is_hidden(path); }
+bool is_listed(const fs::path& path) { return has_supported_suffix(path.string()) && !is_hidden(path); }
 
 PictureList read_text_captions(const std::string& folder, bool for_prompts) {
   PictureList list{folder, folder, {}};
@@ -211,11 +206,14 @@ PictureList read_text_captions(const std::string& folder, bool for_prompts) {
   std::error_code error;
   for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
     const std::string name = item->path().filename().string();
-    if (is_picture_name(name)) list.entries.push_back({name, {}, 0, true});
+    if (has_supported_suffix(name) || !unsupported_suffix(name).empty()) list.entries.push_back({name, {}, 0, true});
     if (name.ends_with(".txt")) texts.insert(name);
   }
   std::sort(list.entries.begin(), list.entries.end(),
             [](const PictureEntry& a, const PictureEntry& b) { return a.file < b.file; });
+  std::erase_if(list.entries, [&](const PictureEntry& entry) {  // with a caption it is a sample, which cannot be read
+    return !unsupported_suffix(entry.file).empty() && !texts.contains(caption_file_of(entry.file));
+  });
   int64_t absent = 0;
   const PictureEntry* first = nullptr;
   for (PictureEntry& entry : list.entries) {
@@ -243,20 +241,24 @@ bool is_coco(const std::string& path) {
 
 std::string caption_file_of(const std::string& picture) { return fs::path(picture).replace_extension(".txt").string(); }
 
-std::string find_metadata(const std::string& path) {
+std::string find_metadata(const std::string& path, const TextSettings& settings) {
   for (const fs::path& directory : {fs::path(path), fs::path(path) / "train"})
     for (const char* name : {"metadata.jsonl", "metadata.csv"}) {
       std::error_code ignored;
       if (fs::is_regular_file(directory / name, ignored)) return (directory / name).string();
     }
-  return is_coco(path) || is_vqa(path) || is_lavis(path) ? path : "";
+  if (is_coco(path) || is_vqa(path) || is_lavis(path)) return path;
+  const auto table = find_picture_table(path, settings);
+  return table && !table->root.empty() ? table->file : "";
 }
 
 bool has_text_captions(const std::string& path) {
   std::error_code error;
   for (fs::directory_iterator item(path, error), end; !error && item != end; item.increment(error)) {
     std::error_code ignored;
-    if (is_picture_name(item->path()) && fs::is_regular_file(caption_file_of(item->path().string()), ignored)) return true;
+    const std::string name = item->path().string();
+    if (!has_supported_suffix(name) && unsupported_suffix(name).empty()) continue;
+    if (fs::is_regular_file(caption_file_of(item->path().string()), ignored)) return true;
   }
   return false;
 }
@@ -282,7 +284,7 @@ PictureList list_pictures_alone(const std::string& folder) {
 }
 
 PictureList read_picture_list(const std::string& path, const TextSettings& settings) {
-  const std::string metadata = find_metadata(path);
+  const std::string metadata = find_metadata(path, settings);
   if (metadata.empty() && has_text_captions(path)) return read_text_captions(path, settings.for_prompts);
   if (metadata.empty() && settings.for_prompts)
     if (PictureList list = list_pictures_alone(path); !list.entries.empty()) return list;
@@ -291,10 +293,14 @@ PictureList read_picture_list(const std::string& path, const TextSettings& setti
                     "JSON file of COCO's captions, or VQA's or LAVIS's annotations",
                     has_pictures_alone(path) ? concat("; ", kPicturesAlone) : "");
   if (metadata == path && is_vqa(path)) return read_vqa(path, settings);
-  if (metadata == path) return is_coco(path) ? read_coco(path, settings) : read_lavis(path, settings);
-  const std::string root = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;
-  const bool csv = metadata.ends_with(".csv");
-  return {metadata, root, csv ? parse_csv(metadata, settings) : parse_jsonl(metadata, settings)};
+  if (metadata == path && is_coco(path)) return read_coco(path, settings);
+  if (metadata == path && is_lavis(path)) return read_lavis(path, settings);
+  const auto table = find_picture_table(metadata, settings);
+  const bool found = table && !table->root.empty();  // else a message names what is missing
+  const TextSettings& named = found ? table->settings : settings;
+  const std::string folder = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;
+  const bool jsonl = record_suffix(metadata) == ".jsonl";
+  return {metadata, found ? table->root : folder, jsonl ? parse_jsonl(metadata, named) : parse_csv(metadata, named)};
 }
 
 }  // namespace blipft

@@ -7,6 +7,7 @@
 #include "blipft/error.h"
 #include "data/datasets.h"
 #include "data/image_metadata.h"
+#include "data/picture_format.h"
 #include "io/file.h"
 #include "io/paths.h"
 
@@ -177,6 +178,21 @@ class ImageFolder final : public Dataset {
     std::vector<uint8_t>& picture = sample.picture.emplace(static_cast<size_t>(bytes));
     io::read_at(file, 0, picture.data(), bytes, sample.name);
     return sample;
+  }
+
+  void check_picture_formats() const override {
+    const auto name = [&](int64_t i) { return entries_[static_cast<size_t>(i)].file; };
+    refuse_unsupported_pictures(metadata_, size(), name, [&](int64_t i) -> std::string {
+      try {
+        const std::string path = (root_ / name(i)).string();
+        const io::FileDescriptor file = io::open_for_reading(path);
+        std::string bytes(static_cast<size_t>(std::min(io::file_size(file, path), format_bytes)), '\0');
+        io::read_at(file, 0, bytes.data(), static_cast<int64_t>(bytes.size()), path);
+        return bytes;
+      } catch (const UserError&) {           // whoever reads the sample reports it
+        return "";
+      }
+    });
   }
 
   SplitGroup split_group(int64_t index) const override {

@@ -13,6 +13,7 @@
 #include "data/datasets.h"
 #include "data/json_index.h"
 #include "data/record_text.h"
+#include "io/gzip.h"
 
 namespace blipft {
 namespace {
@@ -20,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 bool has_record_name(const fs::path& path) {
-  return path.extension() == ".json" || path.extension() == ".jsonl" || path.extension() == ".csv";
+  const std::string suffix = record_suffix(path.string());
+  return suffix == ".json" || suffix == ".jsonl" || suffix == ".csv" || suffix == ".tsv";
 }
 
 ListChoice list_choice(const TextSettings& settings) {
@@ -32,17 +34,20 @@ class JsonDataset final : public Dataset {
  public:
   JsonDataset(std::vector<std::string> files, TextSettings settings) : settings_(std::move(settings)) {
     for (std::string& file : files) {
-      File& one = files_.emplace_back(File{std::move(file), RecordForm::lines, {}, 0});
+      File& one = files_.emplace_back(File{std::move(file)});
       const size_t before = records_.size();
-      one.form = index_records(one.path, list_choice(settings_), records_, one.checksum);
+      auto input = std::make_shared<const InputFile>(one.path);
+      if (io::is_gzip_name(one.path)) one.content = input;
+      one.form = index_records(*input, list_choice(settings_), records_, one.checksum);
       if (one.form == RecordForm::csv && records_.size() > before) {
+        one.separator = csv_separator(text_of(one, records_[before]));
         one.columns = csv_columns(one.path, fields_of(one, records_[before]));
         records_.erase(records_.begin() + static_cast<ptrdiff_t>(before));
       }
       BLIPFT_USER_CHECK(records_.size() > before, one.path, ": empty, expected ",
                         one.form == RecordForm::csv ? "a header line with the columns' names and records behind it"
                                                     : "records: a JSON object in each line",
-                        one.path.ends_with(".json") ? ", or a list of them" : "");
+                        record_suffix(one.path) == ".json" ? ", or a list of them" : "");
       first_records_.push_back(size());
     }
     records_.shrink_to_fit();
@@ -74,17 +79,27 @@ class JsonDataset final : public Dataset {
  private:
   struct File {
     std::string path;
-    RecordForm form;
-    std::vector<std::string> columns;       // of CSV
-    uint32_t checksum;                      // CRC-32C of the file
+    RecordForm form = RecordForm::lines;
+    std::vector<std::string> columns = {};  // of CSV
+    char separator = ',';                   // of CSV
+    uint32_t checksum = 0;                  // CRC-32C of the file's text
+    std::shared_ptr<const InputFile> content = {};  // of a .gz file, which cannot be read at random
   };
 
   void check(int64_t index) const {          // is this data at all?
     settings_.for_prompts ? (void)read_prompt(index) : (void)read(index);
   }
-  /// make(record, settings, place) of a record.
   template <class Result>
-  Result from_record(int64_t index, Result (*make)(const nlohmann::json&, const TextSettings&, const std::string&)) const {
+  using Maker = Result (*)(const nlohmann::json&, const TextSettings&, const std::string& place);
+
+  template <class Result>
+  Result from_record(int64_t index, Maker<Result> make) const {
+    const auto [record, place] = parsed(index);
+    return make(record, settings_, place);
+  }
+
+  /// A record, and its file and line.
+  std::pair<nlohmann::json, std::string> parsed(int64_t index) const {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);
     const size_t number = static_cast<size_t>(next - first_records_.begin()) - 1;
@@ -96,23 +111,26 @@ class JsonDataset final : public Dataset {
       check_csv_fields(place, fields.size(), file.columns.size());
       nlohmann::json object = nlohmann::json::object();
       for (size_t i = 0; i < fields.size(); ++i) object[file.columns[i]] = fields[i];
-      return make(object, settings_, place);
+      return {std::move(object), std::move(place)};
     }
     if (file.form == RecordForm::list)       // perhaps all in one line
       place += concat(" (record ", index - first_records_[number] + 1, ")");
-    return make(parse_json(text_of(file, record), place), settings_, place);
+    nlohmann::json object = parse_json(text_of(file, record), place);
+    return {std::move(object), std::move(place)};
   }
 
   static std::string text_of(const File& file, const JsonRecord& record) {
     std::string text(record.bytes, '\0');
-    BLIPFT_USER_CHECK(InputFile(file.path).read(record.offset, text.data(), text.size()) == text.size(), file.path, ":",
+    const size_t count = file.content ? file.content->read(record.offset, text.data(), text.size())
+                                      : InputFile(file.path).read(record.offset, text.data(), text.size());
+    BLIPFT_USER_CHECK(count == text.size(), file.path, ":",
                       record.line, ": the file ends before this record's end; it has become shorter since the run began");
     return text;
   }
   static std::vector<std::string> fields_of(const File& file, const JsonRecord& record) {
     const std::string text = text_of(file, record);
     std::vector<std::string> fields;
-    CsvReader(file.path, text, record.line).next(fields);
+    CsvReader(file.path, text, record.line, file.separator).next(fields);
     return fields;
   }
 
@@ -128,8 +146,9 @@ void check_folder(const std::string& path, const std::vector<std::string>& files
   std::string train, other;
   for (const std::string& file : files) {
     const fs::path name = fs::path(file).filename();
-    if (name.stem() == "train") train = name.string();
-    else if (other.empty() && apart.contains(name.stem().string())) other = name.string();
+    const fs::path stem = io::is_gzip_name(file) ? name.stem().stem() : name.stem();
+    if (stem == "train") train = name.string();
+    else if (other.empty() && apart.contains(stem.string())) other = name.string();
   }
   BLIPFT_USER_CHECK(train.empty() || other.empty(), path, ": holds ", train, " and ", other,
                     ", and a folder is read whole, as one set; give data.path: ", path, "/", train,
@@ -155,7 +174,7 @@ std::vector<std::string> find_json_files(const std::string& path) {
 
 std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& settings) {
   std::vector<std::string> files = find_json_files(path);
-  BLIPFT_USER_CHECK(!files.empty(), "no JSON data at ", path, ": expected a .json, .jsonl or .csv file, or a directory ",
+  BLIPFT_USER_CHECK(!files.empty(), "no JSON data at ", path, ": expected a .json, .jsonl, .csv or .tsv file (.gz too), or a directory ",
                     "of them");
   check_folder(path, files);
   return std::make_unique<JsonDataset>(std::move(files), settings);

@@ -6,18 +6,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string_view>
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "data/csv.h"
 #include "io/crc32c.h"
+#include "io/gzip.h"
 
 namespace blipft {
 namespace {
 
 constexpr int64_t block_bytes = int64_t{1} << 22;
+constexpr int64_t max_gzip_content_bytes = int64_t{32} << 30;
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -135,7 +139,8 @@ class ListScanner {
 /// Records of CSV: a line end inside of quotes ends none.
 class CsvScanner {
  public:
-  CsvScanner(const std::string& path, std::vector<JsonRecord>& records) : record_(path, records) {}
+  CsvScanner(const std::string& path, std::vector<JsonRecord>& records, char separator)
+      : record_(path, records), separator_(separator) {}
   void scan(std::string_view block, int64_t offset) {
     for (size_t at = 0; at < block.size(); ++at) {
       const char c = block[at];
@@ -150,7 +155,7 @@ class CsvScanner {
         record_.end(offset + static_cast<int64_t>(at));
       }
       if (c != '"') closed_ = false;
-      field_begins_ = !quoted_ && (c == ',' || line_end);
+      field_begins_ = !quoted_ && (c == separator_ || line_end);
       last_ = c;
       if (!record_.open()) line_ = next_line_;
     }
@@ -163,6 +168,7 @@ class CsvScanner {
  private:
   RecordCollector record_;
   int64_t line_ = 1, next_line_ = 1;
+  char separator_;
   bool quoted_ = false, closed_ = false, field_begins_ = true;
   char last_ = 0;
 };
@@ -309,8 +315,19 @@ char first_character(const InputFile& file, int64_t offset) {
 
 }  // namespace
 
+std::string record_suffix(const std::string& path) {
+  const std::filesystem::path name = path;
+  return (io::is_gzip_name(path) ? name.stem() : name).extension().string();
+}
+
+InputFile::InputFile(const std::string& path) : path_(path) {
+  if (io::is_gzip_name(path)) content_ = io::read_gzip(path, max_gzip_content_bytes);
+  else file_ = io::open_for_reading(path);
+}
+
 size_t InputFile::read(int64_t offset, char* out, size_t bytes) const {
   size_t done = 0;
+  if (content_) return content_->copy(out, bytes, std::min(static_cast<size_t>(offset), content_->size()));
   while (done < bytes) {
     const ssize_t count = ::pread(file_.get(), out + done, bytes - done, offset + static_cast<int64_t>(done));
     if (count < 0 && errno == EINTR) continue;
@@ -321,13 +338,12 @@ size_t InputFile::read(int64_t offset, char* out, size_t bytes) const {
   return done;
 }
 
-std::optional<std::vector<JsonList>> lists_in_object(const std::string& path,
+std::optional<std::vector<JsonList>> lists_in_object(const InputFile& file,
                                                      const std::function<bool(std::string_view)>& takes_key,
                                                      uint32_t* checksum) {
-  const InputFile file(path);
   int64_t offset = text_begin(file);
   if (first_character(file, offset) != '{') return std::nullopt;
-  ObjectScanner scanner(path, takes_key);
+  ObjectScanner scanner(file.path(), takes_key);
   std::string block = block_for(file);
   for (;;) {
     const size_t count = file.read(offset, block.data(), block.size());
@@ -341,9 +357,10 @@ std::optional<std::vector<JsonList>> lists_in_object(const std::string& path,
 namespace {
 
 /// Whether the file is an object with a list of records, which are appended.
-bool index_list_in_object(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records,
+bool index_list_in_object(const InputFile& file, const ListChoice& choice, std::vector<JsonRecord>& records,
                           uint32_t& checksum) {
-  std::optional<std::vector<JsonList>> lists = lists_in_object(path, nullptr, &checksum);
+  const std::string& path = file.path();
+  std::optional<std::vector<JsonList>> lists = lists_in_object(file, nullptr, &checksum);
   if (!lists) return false;
   std::erase_if(*lists, [&](const JsonList& list) {
     return choice.others.contains(list.name) || (!choice.name.empty() && list.name != choice.name);
@@ -364,17 +381,20 @@ bool index_list_in_object(const std::string& path, const ListChoice& choice, std
 
 }  // namespace
 
-RecordForm index_records(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records,
+RecordForm index_records(const InputFile& file, const ListChoice& choice, std::vector<JsonRecord>& records,
                          uint32_t& checksum) {
-  const InputFile file(path);
+  const std::string& path = file.path();
   const int64_t begin = text_begin(file);
-  if (path.ends_with(".csv")) {
-    checksum = scan_file(file, begin, CsvScanner(path, records));
+  const std::string suffix = record_suffix(path);
+  if (suffix == ".csv" || suffix == ".tsv") {
+    std::string block = block_for(file);
+    block.resize(file.read(begin, block.data(), block.size()));
+    checksum = scan_file(file, begin, CsvScanner(path, records, csv_separator(block)));
     return RecordForm::csv;
   }
-  const char first = path.ends_with(".json") ? first_character(file, begin) : char{0};
+  const char first = suffix == ".json" ? first_character(file, begin) : char{0};
   checksum = 0;
-  if (first == '{' && index_list_in_object(path, choice, records, checksum)) return RecordForm::list;
+  if (first == '{' && index_list_in_object(file, choice, records, checksum)) return RecordForm::list;
   if (first == '[') checksum = scan_file(file, begin, ListScanner(path, records));
   else checksum = scan_file(file, begin, LineScanner(path, records));
   return first == '[' ? RecordForm::list : RecordForm::lines;

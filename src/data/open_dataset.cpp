@@ -7,6 +7,7 @@
 
 #include "blipft/error.h"
 #include "data/datasets.h"
+#include "data/picture_table.h"
 #include "data/record_text.h"
 #include "io/json.h"
 
@@ -51,7 +52,7 @@ std::string hint(const std::string& path) {
       return concat("COCO's captions are single files: give data.path=", item->path().string());
   if (has_pictures_alone(path)) return kPicturesAlone;
   if (path.ends_with(".gz") || path.ends_with(".tgz"))
-    return "it is compressed; decompress it, samples are read at random";
+    return "it is compressed; of such files .json.gz, .jsonl.gz, .csv.gz and .tsv.gz can be read: decompress others";
   return "found none of these there";
 }
 
@@ -76,27 +77,38 @@ std::string replace_lone_surrogates(std::string text) {
   return text;
 }
 
-bool is_json_data(const std::string& path) {
+bool is_image_folder(const std::string& path, const TextSettings& settings) { return !find_metadata(path, settings).empty(); }
+bool is_webdataset(const std::string& path, const TextSettings&) { return !find_shards(path).empty(); }
+bool has_caption_files(const std::string& path, const TextSettings&) { return has_text_captions(path); }
+
+bool is_json_data(const std::string& path, const TextSettings&) {
   const bool metadata = fs::path(path).filename() == "metadata.jsonl";  // of the ImageFolder that it lies in
   return !metadata && !is_saved_by_datasets(path) && !find_json_files(path).empty();
 }
 
+// Records of texts. If they may be a table of pictures, an error says how it is used.
+std::unique_ptr<Dataset> open_records(const std::string& path, const TextSettings& settings) {
+  try {
+    return open_json(path, settings);
+  } catch (const UserError& error) {
+    throw UserError(error.what() + picture_table_advice(path, settings));
+  }
+}
+
 struct Format {
   DatasetFormat format;
-  bool (*is_there)(const std::string& path);
+  bool (*is_there)(const std::string& path, const TextSettings& settings);
   std::unique_ptr<Dataset> (*open)(const std::string& path, const TextSettings& settings);
   int64_t text_tokens;                      ///< data.max_text_tokens where the run file does not say it
 };
 
 /// DatasetFormat::automatic takes the first that is there.
 const Format kFormats[] = {
-    {DatasetFormat::imagefolder, [](const std::string& path) { return !find_metadata(path).empty(); }, open_image_folder,
-     DataSection().max_text_tokens},
-    {DatasetFormat::webdataset, [](const std::string& path) { return !find_shards(path).empty(); }, open_webdataset,
-     DataSection().max_text_tokens},
-    {DatasetFormat::json, is_json_data, open_json, 512},
-    {DatasetFormat::csv, is_json_data, open_json, 512},
-    {DatasetFormat::imagefolder, has_text_captions, open_image_folder, DataSection().max_text_tokens}};
+    {DatasetFormat::imagefolder, is_image_folder, open_image_folder, DataSection().max_text_tokens},
+    {DatasetFormat::webdataset, is_webdataset, open_webdataset, DataSection().max_text_tokens},
+    {DatasetFormat::json, is_json_data, open_records, 512},
+    {DatasetFormat::csv, is_json_data, open_records, 512},
+    {DatasetFormat::imagefolder, has_caption_files, open_image_folder, DataSection().max_text_tokens}};
 
 }  // namespace
 
@@ -145,20 +157,24 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat for
                                       const TextSettings& settings) {
   const bool automatic = format == DatasetFormat::automatic;
   for (const Format& row : kFormats)
-    if (format == row.format || (automatic && row.is_there(path))) return row.open(path, settings);
+    if (format == row.format || (automatic && row.is_there(path, settings))) return row.open(path, settings);
   if (automatic && settings.for_prompts)
     if (std::unique_ptr<Dataset> pictures = open_pictures_alone(path, settings)) return pictures;
   throw UserError(concat("no dataset at ", path, ": expected an ImageFolder (metadata.jsonl or metadata.csv, there or",
-                         " in train/, or a .txt beside each picture, or COCO's captions_*.json, or VQA's or LAVIS's annotations), a WebDataset (a .tar ",
-                         "file, or a directory of them) or records (a .json, .jsonl or .csv file, or a directory of them)",
+                         " in train/, or a table with names of pictures, or a .txt beside each picture, or COCO's captions_*.json, or VQA's or LAVIS's annotations), a WebDataset (a .tar ",
+                         "file, or a directory of them) or records (a .json, .jsonl, .csv or .tsv file, .gz too, or a directory of them)",
                          "; ", hint(path)));
 }
 
 void settle_data(Config& config) {
   DataSection& data = config.data;
+  TextSettings settings;
+  settings.keys = data.keys;
+  settings.pictures = data.pictures;
   const Format* found = nullptr;
   for (const Format& row : kFormats)
-    if (!found && (data.format == row.format || (data.format == DatasetFormat::automatic && row.is_there(data.path)))) found = &row;
+    if (!found && (data.format == row.format ||
+                   (data.format == DatasetFormat::automatic && row.is_there(data.path, settings)))) found = &row;
   if (found && !config.places.contains("data.max_text_tokens")) data.max_text_tokens = found->text_tokens;
 }
 

@@ -281,6 +281,13 @@ Dataset::Prompt prompt_of_record(const json& record, const TextSettings& setting
   return prompt;
 }
 
+bool has_prompted_text(const json& record, const TextSettings& settings) {
+  const auto has = [&](const char* key) { return record.contains(name_of(settings, key)); };
+  return std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& kind) {
+    return std::string_view(kind.keys.front()) != "text" && std::all_of(kind.keys.begin(), kind.keys.end(), has);
+  });
+}
+
 std::string prompt_group_of_record(const json& record, const TextSettings& settings, const std::string& place) {
   std::vector<const char*> keys = kind_of(record, settings, place).keys;
   if (std::string_view(keys.front()) == "instruction") keys.push_back("input");

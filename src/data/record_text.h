@@ -27,6 +27,9 @@ Dataset::Prompt prompt_of_record(const nlohmann::json& record, const TextSetting
 /// The record's question_id, else image_id, else id, as JSON; empty: none that is a number or a text.
 std::string record_id(const nlohmann::json& record);
 
+/// Returns true if a record has all keys of a text with a prompt: of an instruction, a completion or a conversation.
+bool has_prompted_text(const nlohmann::json& record, const TextSettings& settings);
+
 /// What identifies the prompt of a record, whatever prompt style or template renders it; of a `text` the text itself.
 /// Records with equal groups stay together when a part is held out. Empty: the record has an empty prompt.
 std::string prompt_group_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);

@@ -29,7 +29,7 @@ std::optional<JsonList> vqa_list(const std::string& file, const char* name) {
   static const std::set<std::string_view> known = {"info",         "license",  "data_subtype", "data_type", "task_type",
                                                    "task_subtype", "questions", "annotations", "licenses"};
   try {
-    auto lists = lists_in_object(file, [](std::string_view key) { return known.contains(key); });
+    auto lists = lists_in_object(InputFile(file), [](std::string_view key) { return known.contains(key); });
     if (lists && lists->size() == 1 && lists->front().name == name) return std::move(lists->front());
   } catch (const UserError&) {             // whoever opens it as JSON data tells of it
   }
@@ -196,7 +196,7 @@ bool is_lavis(const std::string& path) {
       return false;
     std::vector<JsonRecord> records;
     uint32_t checksum = 0;
-    if (index_records(path, {}, records, checksum) != RecordForm::list || records.empty()) return false;
+    if (index_records(InputFile(path), {}, records, checksum) != RecordForm::list || records.empty()) return false;
     std::string place;
     const json first = record_in(InputFile(path), path, records.front(), place);
     const auto has = [&](const char* key) { return first.is_object() && first.contains(key) && first[key].is_string(); };
@@ -210,8 +210,8 @@ PictureList read_lavis(const std::string& path, const TextSettings& settings) {
   TextSettings theirs = lavis_settings(settings);
   std::vector<JsonRecord> records;
   uint32_t checksum = 0;
-  index_records(path, {}, records, checksum);
   const InputFile input(path);
+  index_records(input, {}, records, checksum);
   PictureList list{path, settings.pictures.empty() ? fs::path(path).parent_path().string() : settings.pictures, {}};
   std::string place;
   for (const JsonRecord& record : records) {

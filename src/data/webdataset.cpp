@@ -19,6 +19,7 @@
 
 #include "blipft/error.h"
 #include "data/datasets.h"
+#include "data/picture_format.h"
 #include "data/picture_text.h"
 #include "io/file.h"
 
@@ -220,9 +221,37 @@ void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& e
   slot = piece;
 }
 
+/// Pictures that are no part of a sample, by their extension.
+struct IgnoredPictures {
+  std::unordered_map<std::string, std::string> names;  ///< of one shard: the first for each key
+  std::string first;                       ///< of all shards
+  int64_t unsupported = 0;                 ///< of all shards: those in formats such as GIF
+
+  void add(const std::string& key, const std::string& name) {
+    if (first.empty()) first = name;
+    unsupported += !unsupported_suffix(name).empty();
+    names.emplace(key, name);
+  }
+  /// Why there is no picture for `key`, to follow a message; empty: nothing is known.
+  std::string advice(const std::string& key) const {
+    const auto found = names.find(key);
+    return found == names.end() ? "" : text(found->second);
+  }
+  std::string text(const std::string& name) const {
+    if (const std::string format = unsupported_suffix(name); !format.empty())
+      return concat("; found \"", brief(name), "\", a ", format, " (pictures in unsupported formats up to the end of this "
+                    "shard: ", unsupported, "), expected JPEG, PNG or WebP. Convert these pictures and write the shard again.");
+    const size_t dot = name.find('.', name.rfind('/') + 1);
+    return concat("; found \"", brief(name), "\": the key of a sample ends at the first dot of the file name, so here it is \"",
+                  brief(name.substr(0, dot)), "\" and the extension is \"", brief(name.substr(dot + 1)),
+                  "\". Write the shard with names that have one dot.");
+  }
+};
+
 /// Adds the samples of one shard, in the order of their first members.
-void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entries) {
+void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entries, IgnoredPictures& ignored) {
   const TarFile tar(path);
+  ignored.names.clear();
   std::unordered_map<std::string, size_t> places;
   TarWalk walk(tar);
   const size_t begin = entries.size();
@@ -233,8 +262,11 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
     if (dot == std::string::npos || dot == base) continue;  // no extension, or a hidden file
     const std::string extension = lower(member->name.substr(dot + 1));
     static const std::set<std::string> known = {"jpg", "jpeg", "png", "webp", "txt", "json"};
-    if (!known.contains(extension)) continue;
     const std::string key = member->name.substr(0, dot);
+    if (!known.contains(extension)) {
+      if (has_supported_suffix(extension) || !unsupported_suffix(member->name).empty()) ignored.add(key, member->name);
+      continue;
+    }
     const auto [place, added] = places.try_emplace(key, entries.size());
     if (added) entries.push_back({shard, key, {}, {}});
     place_member(tar, *member, dot, entries[place->second]);
@@ -244,7 +276,7 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
     BLIPFT_USER_CHECK(entry.picture, path, ": member \"", brief(entry.caption_name()),
                       "\" has no picture beside it (\"",
                       brief(entry.key),
-                      ".jpg\", .jpeg, .png or .webp)");
+                      ".jpg\", .jpeg, .png or .webp)", entry.picture ? "" : ignored.advice(entry.key));
     BLIPFT_USER_CHECK(entry.caption, path, ": member \"", brief(entry.picture_name()),
                       "\" has no caption beside it (\"",
                       brief(entry.key),
@@ -256,7 +288,7 @@ class WebDataset final : public Dataset {
  public:
   WebDataset(const std::vector<std::string>& shards, const TextSettings& settings)
       : shards_(shards), settings_(settings) {
-    for (size_t i = 0; i < shards_.size(); ++i) index_shard(shards_[i], i, entries_);
+    for (size_t i = 0; i < shards_.size(); ++i) index_shard(shards_[i], i, entries_, ignored_);
     entries_.shrink_to_fit();
     const auto is_empty = [](const Entry& entry) { return entry.has_text_file() && entry.caption.bytes == 0; };
     BLIPFT_USER_CHECK(entries_.empty() || !std::all_of(entries_.begin(), entries_.end(), is_empty), shards_.front(),
@@ -265,6 +297,8 @@ class WebDataset final : public Dataset {
   }
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
+  /// Why there may be no sample, to follow a message.
+  std::string advice() const { return ignored_.first.empty() ? "" : ignored_.text(ignored_.first); }
 
   void identify(const Take& take) const override {
     for (const std::string& shard : shards_) take(std::filesystem::path(shard).filename().string(), 0);
@@ -307,6 +341,22 @@ class WebDataset final : public Dataset {
     return sample;
   }
 
+  void check_picture_formats() const override {
+    const auto entry = [&](int64_t i) -> const Entry& { return entries_[static_cast<size_t>(i)]; };
+    const auto name = [&](int64_t i) { return entry(i).picture_name(); };
+    refuse_unsupported_pictures(concat(shards_.front(), shards_.size() > 1 ? " and the other shards" : ""), size(), name,
+                                [&](int64_t i) -> std::string {
+      try {
+        std::string bytes(static_cast<size_t>(std::min(entry(i).picture.bytes, format_bytes)), '\0');
+        TarFile(shards_[entry(i).shard])
+            .read(entry(i).picture.offset, bytes.data(), static_cast<int64_t>(bytes.size()), "a picture");
+        return bytes;
+      } catch (const UserError&) {           // whoever reads the sample reports it
+        return "";
+      }
+    });
+  }
+
   SplitGroup split_group(int64_t) const override { return {}; }  // each sample has its own picture
 
   Prompt read_prompt(int64_t index) const override {
@@ -326,12 +376,14 @@ class WebDataset final : public Dataset {
                                                                             "\""));
     if (entry.has_text_file()) return {std::nullopt, {text}, {}, {}};
     const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
-    return picture_text_from_json(parse_json(text, place), settings_, place);
+    const nlohmann::json record = parse_json(text, place);
+    return picture_text_from_json(record, settings_, place);
   }
 
   const std::vector<std::string> shards_;
   const TextSettings settings_;
   std::vector<Entry> entries_;
+  IgnoredPictures ignored_;
 };
 
 }  // namespace
@@ -361,7 +413,8 @@ std::unique_ptr<Dataset> open_webdataset(const std::string& path, const TextSett
                     ": expected a .tar file, a directory of .tar files, or a pattern");
   auto dataset = std::make_unique<WebDataset>(shards, settings);
   BLIPFT_USER_CHECK(dataset->size() > 0, path, ": no samples in ", shards.size(),
-                    " shards; expected pictures (.jpg, .jpeg, .png, .webp) with .txt or .json captions beside them");
+                    " shards; expected pictures (.jpg, .jpeg, .png, .webp) with .txt or .json captions beside them",
+                    dataset->advice());
   return dataset;
 }
 

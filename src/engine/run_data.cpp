@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "blipft/error.h"
+#include "data/picture_table.h"
 #include "data/step_order.h"
 #include "data/text_survey.h"
 
@@ -56,7 +57,12 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer), threads);
   BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
                     ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
-                    " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text");
+                    " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text",
+                    picture_table_advice(config.data.path, text_settings(config, *data.tokenizer)));
+  if (inputs.has_picture() && config.data.on_bad_sample != FaultAction::skip) {
+    datasets.training->check_picture_formats();
+    if (!config.data.val_path.empty()) datasets.validation->check_picture_formats();
+  }
   const auto samples_of = [&](const std::shared_ptr<const Dataset>& dataset, int64_t asked, const char* key) {
     if (inputs.has_picture()) return SampleSet{dataset, asked, nullptr};
     return survey_samples(config, dataset, *data.tokenizer, inputs, threads, asked, key);

@@ -89,6 +89,7 @@ PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const M
   BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->files_beside_pictures(),
                     place_of(config, source.key), ": ", source.key, ": ", source.path,
                     " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
+  if (inputs.has_picture() && config.data.on_bad_sample != FaultAction::skip) dataset->check_picture_formats();
   const std::string text = source.text(dataset->size());
   return {config, {std::move(dataset), source.path, source.key, text}, tokenizer, inputs, config.generate.samples, instructions};
 }

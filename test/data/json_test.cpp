@@ -105,7 +105,7 @@ TEST_SUITE("json data") {
     const std::string file = directory.write("metadata.jsonl", "{\"file_name\": \"1.jpg\", \"text\": \"a\"}\n");
     directory.write("other.jsonl", "{\"text\": \"b\"}\n{\"text\": \"c\"}\n");
     CHECK(open_dataset(directory.path.string(), DatasetFormat::automatic)->read(0).picture);
-    check_parts(message_of([&] { open_dataset(file, DatasetFormat::automatic); }), {file, "ImageFolder's metadata"});
+    CHECK(open_dataset(file, DatasetFormat::automatic)->read(0).picture);
     CHECK(open_dataset(directory / "other.jsonl", DatasetFormat::automatic)->size() == 2);
   }
 
@@ -392,7 +392,8 @@ TEST_SUITE("json data") {
                             apart + "/train.json and data.val_path: " + apart + "/val.json"});
     check_parts(message_of([&] { open_dataset(apart + "/val.json", DatasetFormat::automatic)->read(1); }),
                 {"val.json:1 (record 2): key \"text\" is 1"});
-    refused(directory.write("a.jsonl.gz", ""), DatasetFormat::automatic, {"a.jsonl.gz", "decompress"});
+    refused(directory.write("a.jsonl.gz", ""), DatasetFormat::automatic, {"a.jsonl.gz", "truncated"});
+    refused(directory.write("a.tar.gz", ""), DatasetFormat::automatic, {"a.tar.gz", "decompress"});
     const std::string columnar = directory.write("table/data/train-0.parquet", "PAR1");
     refused(columnar, DatasetFormat::automatic, {columnar, "python3 tools/convert_dataset.py " + columnar + " FOLDER"});
     refused(directory / "table", DatasetFormat::automatic, {"found " + columnar, "tools/convert_dataset.py"});

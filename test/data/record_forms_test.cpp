@@ -107,7 +107,6 @@ TEST_SUITE("record forms") {
           std::vector<std::string>{"x", "y"});
     check_file("c.csv", "", {"empty", "a header line"});
     check_file("c.csv", "text\n", {"empty"});
-    check_file("c.csv", "prompt;completion\na;b\n", {":1: ", "separated by semicolons", "commas"});
     check_file("c.csv", "text,text\na,b\n", {":1: found two columns \"text\""});
     check_file("c.csv", "text,id\na,b,c\n", {":2: found 3 fields, expected 2"});
     check_file("c.csv", "text\n\"a\nb\n", {":2: ", "never closed"});

@@ -148,15 +148,15 @@ TEST_SUITE("validation") {
         same += R"({"prompt": "Write.", "completion": ")" + unique + "\"}\n";
       }
     directory.write("p/metadata.jsonl", pictures);
-    const auto folder = open_dataset(directory / "p", "auto");
+    const auto folder = open_dataset(directory / "p", DatasetFormat::automatic);
     CHECK(held_out_names(*folder, [&](int64_t i) { return folder->read(i).segments[0].text.substr(0, 1); }) == 10);
     TextSettings settings;
     settings.chat_template = "chatml";
     for (const std::string& text : {prompts, chats}) {
-      const auto records = open_dataset(directory.write("records.jsonl", text), "auto", settings);
+      const auto records = open_dataset(directory.write("records.jsonl", text), DatasetFormat::automatic, settings);
       CHECK(held_out_names(*records, [&](int64_t i) { return records->read_prompt(i).text; }) == 10);
     }
-    const auto common = open_dataset(directory.write("same.jsonl", same), "auto");
+    const auto common = open_dataset(directory.write("same.jsonl", same), DatasetFormat::automatic);
     CHECK(split_samples(config, *common).validation == split_samples(config, alone(40)).validation);
   }
 

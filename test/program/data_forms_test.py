@@ -5,6 +5,8 @@
 
 Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
 """
+import csv
+import gzip
 import json
 import os
 import pathlib
@@ -53,6 +55,43 @@ def a_run_of_steps_goes_on_over_the_end_of_an_epoch(space):
     refused = start(space, 1, *EPOCH, "train.max_steps=10", "train.lr_schedule=cosine",
                     f"checkpoint.resume={checkpoint(short.output, 2)}")
     check(refused.status == 1 and "train.max_epochs is -1 here, 1 there" in refused.err, refused)
+
+
+@test
+def a_table_of_pictures_trains_as_the_folder_does(space):
+    expected = run(space, 1, *EPOCH)
+    for name, separator, column in (("captions.csv", ",", "image"), ("train.csv", ";", "photo"), ("t.tsv.gz", "\t", "file name")):
+        folder = space.copy(space.data)
+        rows = entries(folder)
+        (folder / "metadata.jsonl").unlink()
+        with (gzip.open if name.endswith(".gz") else open)(folder / name, "wt", newline="", encoding="utf-8") as out:
+            table = csv.writer(out, delimiter=separator)
+            table.writerow([column, "caption"])
+            table.writerows([row["file_name"], row["text"]] for row in rows)
+        for path in (folder, folder / name):
+            result = run(space, 1, *EPOCH, f"data.path={path}")
+            check(list(result.losses()) == list(expected.losses()), name, result)
+    lost = space.new("lost")
+    lost.mkdir()
+    (lost / "captions.csv").write_bytes(b"image,caption\nno.jpg,a cat\n")
+    refused = start(space, 1, f"data.path={lost}")
+    check(refused.status == 1 and "data.pictures=FOLDER" in refused.err and "column \"image\"" in refused.err, refused)
+
+
+@test
+def unsupported_pictures_are_refused_before_the_first_step(space):
+    folder = space.copy(space.data)
+    rows = entries(folder)
+    last = folder / rows[-1]["file_name"]
+    last.write_bytes(b"GIF89a" + bytes(40))
+    result = start(space, 2, f"data.path={folder}", "data.shuffle=false")
+    check(result.status == 1 and "found 1 picture in unsupported formats (1 GIF)" in result.err, result)
+    check(rows[-1]["file_name"] in result.err and "JPEG, PNG or WebP" in result.err, result)
+    check("step 1/" not in result.out, result)
+    skipped = start(space, 1, f"data.path={folder}", "data.on_bad_sample=skip")
+    check(skipped.status == 0, skipped)
+    generated = start(space, 1, "--generate", f"data.path={folder}")
+    check(generated.status == 1 and "unsupported formats (1 GIF)" in generated.err, generated)
 
 
 @test
