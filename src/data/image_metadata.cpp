@@ -54,6 +54,7 @@ std::string picture_name(const json& object, const TextSettings& settings, const
 std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSettings& settings) {
   std::vector<PictureEntry> entries;
   const std::string text = read_text(file);
+  UnrenderedKeys unrendered(settings);
   int64_t line = 0;
   for (size_t start = 0; start < text.size();) {
     const size_t end = std::min(text.find('\n', start), text.size());
@@ -63,9 +64,11 @@ std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSetting
     if (is_blank(row)) continue;
     const std::string place = concat(file, ":", line);
     const json object = parse_json(row, place);
+    unrendered.look_at(object, place);
     for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
       entries.push_back({picture_name(object, settings, place), std::move(one), line});
   }
+  unrendered.check();
   return entries;
 }
 
@@ -91,6 +94,7 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
   BLIPFT_USER_CHECK(caption < columns.size() || asks || settings.for_prompts, file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
                     " in the header", advice, "{text: COLUMN} (in quotes on a command line)");
   std::vector<PictureEntry> entries;
+  UnrenderedKeys unrendered(settings);
   while (reader.next(fields)) {
     if (fields.size() == 1 && is_blank(fields[0])) continue;
     const std::string place = concat(file, ":", reader.line());
@@ -98,9 +102,11 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
     BLIPFT_USER_CHECK(!fields[name].empty(), place, ": column \"", name_key, "\" is empty");
     json object = json::object();
     for (size_t i = 0; i < fields.size(); ++i) object[columns[i]] = fields[i];
+    unrendered.look_at(object, place);
     for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
       entries.push_back({fields[name], std::move(one), reader.line()});
   }
+  unrendered.check();
   return entries;
 }
 

@@ -4,6 +4,7 @@
 // when they are asked for. A file is open only while it is read: a dataset may have more files than a process may open.
 #include <algorithm>
 #include <filesystem>
+#include <mutex>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -95,7 +96,21 @@ class JsonDataset final : public Dataset {
   template <class Result>
   Result from_record(int64_t index, Maker<Result> make) const {
     const auto [record, place] = parsed(index);
+    if (std::string key = unrendered_key_of_record(record, settings_, place); !key.empty()) refuse_unrendered(key, place);
     return make(record, settings_, place);
+  }
+
+  /// A record without a text for some of its data would teach the model to answer without it.
+  [[noreturn]] void refuse_unrendered(const std::string& key, const std::string& place) const {
+    std::call_once(counted_, [&] {
+      for (int64_t i = 0; i < size(); ++i) {
+        try {
+          unrendered_ += !unrendered_key_of_record(parsed(i).first, settings_, place).empty();
+        } catch (const UserError&) {       // a broken record: it is reported when it is read
+        }
+      }
+    });
+    blipft::refuse_unrendered(place, key, unrendered_, size());
   }
 
   /// A record, and its file and line.
@@ -138,6 +153,8 @@ class JsonDataset final : public Dataset {
   const TextSettings settings_;
   std::vector<JsonRecord> records_;         // of all files, in order
   std::vector<int64_t> first_records_ = {0};  // of each file, and the end
+  mutable std::once_flag counted_;
+  mutable int64_t unrendered_ = 0;          // records with such a key, once counted
 };
 
 // A folder is one set. Texts kept apart for validation would be learnt.

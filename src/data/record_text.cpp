@@ -311,6 +311,68 @@ std::string prompt_group_of_record(const json& record, const TextSettings& setti
   return is_empty ? "" : parts.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+namespace {
+
+using Names = std::vector<const char*>;
+
+/// The first of `names` that a JSON object has, with a value that is not empty.
+std::string first_filled(const json& object, const Names& names, const TextSettings& settings) {
+  for (const char* name : names) {
+    const auto found = object.find(name);
+    if (found == object.end() || found->is_null() || *found == "" || (found->is_structured() && found->empty())) continue;
+    const auto is_named = [&](const auto& key) { return key.second == name; };
+    if (std::none_of(settings.keys.begin(), settings.keys.end(), is_named)) return name;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string unrendered_key_of_record(const json& record, const TextSettings& settings, const std::string& place) {
+  static const Names of_message = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"};
+  static const Names of_prompt = {"tools", "functions", "system", "system_prompt", "history"};
+  static const Names of_instruction = {"tools", "functions", "system", "system_prompt", "history", "context"};
+  const Kind& kind = kind_of(record, settings, place);
+  const std::string_view first = kind.keys.front();
+  if (first == "text") return "";          // it is the whole text
+  if (first == "instruction") return first_filled(record, of_instruction, settings);
+  std::string key = first_filled(record, of_prompt, settings);
+  if (first == "prompt" || !key.empty()) return key;
+  const json& messages = record[first == "messages" ? messages_key(settings) : conversations_key(settings)];
+  for (size_t i = 0; i < messages.size() && key.empty() && messages.is_array(); ++i)
+    if (messages[i].is_object()) key = first_filled(messages[i], of_message, settings);
+  return key;
+}
+
+void UnrenderedKeys::look_at(const json& record, const std::string& place) {
+  ++records_;
+  const bool asks = record.is_object() && (record.contains(name_of(settings_, "prompt")) || record.contains("question"));
+  const std::string key = asks ? first_filled(record, {"history", "system", "system_prompt"}, settings_) : "";
+  if (key.empty()) return;
+  if (found_++ == 0) first_key_ = key, first_place_ = place;
+}
+
+void UnrenderedKeys::check() const {
+  if (found_ > 0) refuse_unrendered(first_place_, first_key_, found_, records_);
+}
+
+namespace {
+
+std::string unrendered_advice(const std::string& key) {
+  const char* const other = "remove the key from the records, or remove these records.";
+  if (key == "context") return concat("Use it as the input with data.keys={input: context} (in quotes on a command line), or ", other);
+  if (key.starts_with("system")) return concat("Put its text into a message of the role system or into the prompt, or ", other);
+  if (key == "history") return concat("Put the earlier turns into \"messages\" or into the prompt, or ", other);
+  return concat("Put its text, as the model expects it, into the content or prompt, or ", other);
+}
+
+}  // namespace
+
+void refuse_unrendered(const std::string& place, const std::string& key, int64_t found, int64_t records) {
+  throw UserError(concat(place, ": key \"", key, "\": found training data that no prompt style or chat template renders, in ",
+                         found, " of ", counted(records, "record"), ". ", unrendered_advice(key)));
+}
+
 std::string record_id(const json& record) {
   for (const char* key : {"question_id", "image_id", "id"})
     if (const auto found = record.find(key); found != record.end() && (found->is_number_integer() || found->is_string()))

@@ -34,6 +34,28 @@ bool has_prompted_text(const nlohmann::json& record, const TextSettings& setting
 /// Records with equal groups stay together when a part is held out. Empty: the record has an empty prompt.
 std::string prompt_group_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
 
+/// The first key of a record, or of one of its messages, that carries training data but that no prompt style or chat
+/// template renders: `tool_calls`, `tools`, `reasoning_content`, `system`, `history` and the like. A key whose value is empty,
+/// or that settings.keys names, does not count. Empty: there is none. Throws UserError as sample_of_record() does.
+std::string unrendered_key_of_record(const nlohmann::json& record, const TextSettings& settings,
+                                     const std::string& place);
+/// Finds such keys in the records of pictures with prompts.
+class UnrenderedKeys {
+ public:
+  explicit UnrenderedKeys(const TextSettings& settings) : settings_(settings) {}
+  void look_at(const nlohmann::json& record, const std::string& place);
+  /// Throws UserError with the first place and the number of records if there was one.
+  void check() const;
+  bool found() const { return found_ > 0; }
+
+ private:
+  const TextSettings& settings_;
+  std::string first_key_, first_place_;
+  int64_t found_ = 0, records_ = 0;
+};
+/// Throws that error.
+[[noreturn]] void refuse_unrendered(const std::string& place, const std::string& key, int64_t found, int64_t records);
+
 /// What the records call `key`.
 std::string name_of(const TextSettings& settings, const std::string& key);
 

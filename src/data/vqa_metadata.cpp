@@ -214,8 +214,10 @@ PictureList read_lavis(const std::string& path, const TextSettings& settings) {
   index_records(input, {}, records, checksum);
   PictureList list{path, settings.pictures.empty() ? fs::path(path).parent_path().string() : settings.pictures, {}};
   std::string place;
+  UnrenderedKeys unrendered(settings);
   for (const JsonRecord& record : records) {
     const json object = record_in(input, path, record, place);
+    unrendered.look_at(object, place);
     TextSettings own = theirs;
     if (object.is_object() && !object.contains(name_of(theirs, "prompt"))) own.keys.erase("prompt");  // a caption
     const std::string file_key = name_of(theirs, "file_name");
@@ -226,6 +228,7 @@ PictureList read_lavis(const std::string& path, const TextSettings& settings) {
     for (PictureText& one : by_answers(picture_text_from_json(object, own, place), settings))
       list.entries.push_back({object[file_key].get<std::string>(), std::move(one), record.line});
   }
+  unrendered.check();
   if (list.root.empty()) list.root = ".";
   return list;
 }

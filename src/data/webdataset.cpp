@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -21,6 +22,7 @@
 #include "data/datasets.h"
 #include "data/picture_format.h"
 #include "data/picture_text.h"
+#include "data/record_text.h"
 #include "io/file.h"
 
 namespace blipft {
@@ -377,11 +379,35 @@ class WebDataset final : public Dataset {
     if (entry.has_text_file()) return {std::nullopt, {text}, {}, {}};
     const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
     const nlohmann::json record = parse_json(text, place);
+    UnrenderedKeys keys(settings_);
+    keys.look_at(record, place);
+    if (keys.found()) refuse_unrendered_keys();
     return picture_text_from_json(record, settings_, place);
+  }
+
+  // Counts these records once, since with data.on_bad_sample=skip the samples after the first are read too.
+  void refuse_unrendered_keys() const {
+    std::call_once(counted_, [&] {
+      unrendered_.emplace(settings_);
+      for (const Entry& entry : entries_) {
+        if (entry.has_text_file()) continue;
+        try {
+          const TarFile tar(shards_[entry.shard]);
+          std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
+          tar.read(entry.caption.offset, text.data(), entry.caption.bytes, "a member");
+          const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
+          unrendered_->look_at(parse_json(text, place), place);
+        } catch (const UserError&) {         // whoever reads the sample reports it
+        }
+      }
+    });
+    unrendered_->check();
   }
 
   const std::vector<std::string> shards_;
   const TextSettings settings_;
+  mutable std::once_flag counted_;
+  mutable std::optional<UnrenderedKeys> unrendered_;
   std::vector<Entry> entries_;
   IgnoredPictures ignored_;
 };

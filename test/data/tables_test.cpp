@@ -1,4 +1,5 @@
-// Tables and compressed records: separators, gzip, pictures named in any column; unsupported pictures.
+// Tables and compressed records: separators, gzip, pictures named in any column; unsupported pictures; keys that are not
+// rendered.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -204,5 +205,54 @@ TEST_SUITE("tables") {
     check_parts(message(ustar("x/s0.input.jpg", kJpeg) + ustar("x/s0.input.txt", "x")), rule);
     const std::string more = ustar("s0.jpg", kJpeg) + ustar("s0.txt", "x") + ustar("s0.mask.png", kPng);
     CHECK(open_dataset(directory.write("t.tar", more + end), DatasetFormat::automatic)->size() == 1);
+  }
+
+  TEST_CASE("keys that carry training data and are not rendered are refused, with their number") {
+    TextSettings settings;
+    settings.chat_template = "chatml";
+    const std::string turns = R"([{"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}])";
+    const auto with = [&](const std::string& message) {
+      return R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", )" + message + "}]}";
+    };
+    const std::pair<std::string, const char*> records[] = {
+        {"{\"messages\": " + turns + ", \"tools\": [{\"name\": \"f\"}]}", "tools"},
+        {with(R"("content": null, "tool_calls": [{"id": 1}])"), "tool_calls"},
+        {with(R"("content": "A", "reasoning_content": "because")"), "reasoning_content"},
+        {with(R"("content": "A", "function_call": {"name": "f"})"), "function_call"},
+        {R"({"system": "S", "conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]})", "system"},
+        {R"({"instruction": "I", "output": "O", "system": "S"})", "system"},
+        {R"({"instruction": "I", "output": "O", "history": [["a", "b"]]})", "history"},
+        {R"({"instruction": "I", "output": "O", "context": "C"})", "context"},
+        {R"({"prompt": "P", "completion": "C", "history": "H"})", "history"}};
+    for (const auto& [record, key] : records) {
+      const TemporaryDirectory directory;
+      const std::string good = R"({"prompt": "P", "completion": "C", "history": [], "system": "", "tools": null, "id": 3})";
+      const std::string file = directory.write("a.jsonl", good + "\n" + record + "\n{]\n" + record + "\n");
+      const auto dataset = open_dataset(file, "auto", settings);
+      CHECK(text_at(*dataset, 0) == "+P+C");
+      for (const bool prompt : {false, true}) {
+        const std::string message = message_of([&] { prompt ? (void)dataset->read_prompt(1) : (void)dataset->read(1); });
+        CHECK(message.starts_with(file + ":2: key \"" + key + "\": "));
+        check_parts(message, {"in 2 of 4 records", "remove"});
+      }
+    }
+    settings.keys = {{"prompt", "system"}, {"completion", "A"}};  // a key that is named is rendered
+    CHECK(marked(sample_in(R"({"system": "S", "A": "B"})", settings)) == "+S+B");
+    const TemporaryDirectory directory;
+    directory.write("1.jpg", kJpeg);
+    const std::string picture = R"({"file_name": "1.jpg", "prompt": "P", "answer": "A", )";
+    directory.write("metadata.jsonl", picture + "\"id\": 1}\n" + picture + "\"history\": [\"x\"]}\n");
+    check_parts(message_of([&] { open_dataset(directory.path.string(), "auto"); }),
+                {"metadata.jsonl:2: key \"history\"", "in 1 of 2 records"});
+    std::string members;
+    for (const char* name : {"a", "b", "c"})
+      members += ustar(std::string(name) + ".jpg", kJpeg) +
+                 ustar(std::string(name) + ".json", std::string("{\"prompt\": \"P\", \"answer\": \"x\"") + (*name == 'a' ? "" : ", \"system\": \"S\"") + "}");
+    const auto shard = open_dataset(directory.write("s/s.tar", members + std::string(1024, '\0')), "auto");
+    CHECK(text_at(*shard, 0) == "-P+x");
+    const std::string caption = "{\"file_name\": \"1.jpg\", \"text\": \"x\", \"system\": \"camera\"}\n";
+    CHECK(open_dataset((directory.write("metadata.jsonl", caption), directory.path.string()), "auto")->size() == 1);
+    for (const int64_t i : {1, 2})
+      check_parts(message_of([&] { shard->read(i); }), {"s.tar:b.json: key \"system\"", "in 2 of 3 records"});
   }
 }
