@@ -30,6 +30,8 @@ struct Packing {
   explicit operator bool() const { return static_cast<bool>(starts); }
 };
 
+constexpr int64_t kMaxDropoutElements = int64_t{1} << 35;  ///< of a sample at a site: philox.h counts blocks of 8 in 32 bits
+
 /// Inverted dropout keyed by sample and element (see philox.h): y = keep ? x / (1 - p) : 0.
 /// Element number of row r, column c: (r % rows_per_sample) * cols + c, sample number: r / rows_per_sample; of packed
 /// samples with packing.padded_rows[r] for r, so that packing changes no mask.
@@ -147,6 +149,15 @@ struct RelativeScores {
   int64_t columns() const { return behind + 1 + ahead; }
 };
 
+/// Numbers of attention's probabilities, for dropout: that of head h, query i, key j is h * head + i * query + j.
+struct ProbabilityNumbers {
+  int64_t head = 0, query = 0;  ///< multiples of kDropoutBlock; 0: query_tokens * kv_tokens and kv_tokens
+  /// Numbers that do not depend on query_tokens and kv_tokens: padding then changes no mask. For up to n queries and n keys,
+  /// where n is the largest power of two for which all numbers fit Dropout (16384 with 128 heads).
+  static ProbabilityNumbers independent_of_padding(int64_t heads);
+  explicit operator bool() const { return head > 0; }
+};
+
 /// out = dropout(softmax(scale q k^T + relative + mask)) v, without a score matrix in memory (Dao et al. 2022).
 /// Key j is visible to query i when j < kv_lengths[b] (if given) and, if causal, j <= i (query_tokens == kv_tokens).
 /// A query that sees no key gives zeros.
@@ -170,7 +181,11 @@ struct AttentionForward {
   Packing packing;              ///< optional
   Packing key_packing;          ///< optional, with packing, not causal (cross attention between packed samples)
   const Packing& packing_of_keys() const { return key_packing ? key_packing : packing; }
-  Dropout dropout;              ///< of the probabilities; element (h * query_tokens + i) * kv_tokens + j of sample b
+  Dropout dropout;              ///< of the probabilities
+  ProbabilityNumbers numbers;   ///< of dropout's elements; optional
+  ProbabilityNumbers dropout_numbers() const {
+    return numbers ? numbers : ProbabilityNumbers{query_tokens * kv_tokens, kv_tokens};
+  }
   Heads out;                    ///< out
   Tensor lse;                   ///< f32 [batch, heads, query_tokens], out: log of the softmax's denominator
 };

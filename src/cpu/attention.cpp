@@ -53,9 +53,9 @@ Visible visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
 }
 
 void drop_probabilities(const AttentionForward& a, int64_t b, int64_t h, int64_t i, Visible keys, float* p) {
-  if (a.dropout)
-    apply_dropout(a.dropout, b, (h * a.query_tokens + i) * a.kv_tokens + keys.first, keys.end - keys.first,
-                  p + keys.first);
+  if (!a.dropout) return;
+  const ProbabilityNumbers numbers = a.dropout_numbers();
+  apply_dropout(a.dropout, b, h * numbers.head + i * numbers.query + keys.first, keys.end - keys.first, p + keys.first);
 }
 
 /// The column of RelativeScores::values for query i and key j.

@@ -1,13 +1,36 @@
 // Argument checks of attention and of rotary positions (see ops_check.h).
+#include <algorithm>
 #include <utility>
 
 #include "ops/checker.h"
 #include "ops/ops_check.h"
 #include "blipft/head_norm.h"
+#include "blipft/philox.h"
 #include "blipft/relative_bias.h"
 
 namespace blipft {
+
+ProbabilityNumbers ProbabilityNumbers::independent_of_padding(int64_t heads) {
+  int64_t keys = kDropoutBlock;
+  while (heads * (2 * keys) * (2 * keys) <= kMaxDropoutElements) keys *= 2;
+  return {keys, heads * keys};
+}
+
 namespace {
+
+// Two probabilities of a sample must not have one number, whether a head's queries or a query's heads come first.
+void check_probability_numbers(const Checker& check, const AttentionForward& args) {
+  if (!args.dropout) return check.dropout(args.dropout, args.batch, 0);
+  const ProbabilityNumbers& own = args.numbers;
+  const ProbabilityNumbers n = args.dropout_numbers();
+  const int64_t inner = std::min(n.head, n.query), outer = std::max(n.head, n.query);
+  const int64_t inner_count = n.head < n.query ? args.heads : args.query_tokens;
+  if (args.kv_tokens > inner || inner_count * inner > outer) [[unlikely]]
+    check.fail(concat("numbers.head ", n.head, " and numbers.query ", n.query, " are too small for ", args.heads,
+                      " heads, ", args.query_tokens, " queries and ", args.kv_tokens, " keys"));
+  check.require(own.head % kDropoutBlock == 0 && own.query % kDropoutBlock == 0, "numbers are not multiples of a dropout block");
+  check.dropout(args.dropout, args.batch, (args.heads - 1) * n.head + (args.query_tokens - 1) * n.query + args.kv_tokens);
+}
 
 void check_attention(const Checker& check, const AttentionForward& args) {
   check.require(is_compute(args.dtype), "dtype must be f32 or bf16");
@@ -34,7 +57,7 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   check.relative(args.relative, args.heads);
   check.require(!args.relative || args.cap == 0, "relative goes without a cap");
   check.require(!args.dropout || !args.dropout.packing, "dropout.packing is for rows, not for probabilities");
-  check.dropout(args.dropout, args.batch, args.heads * args.query_tokens * args.kv_tokens);
+  check_probability_numbers(check, args);
   check.vector(args.lse, "lse", DType::f32, args.batch * args.heads * args.query_tokens);
 }
 

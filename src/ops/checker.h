@@ -105,7 +105,7 @@ struct Checker {
     if (!(d.p >= 0 && d.p < 1)) [[unlikely]] fail(concat("dropout p is ", d.p, ", expected 0 <= p < 1"));
     if (!d) return;
     vector(d.sample_keys, "dropout.sample_keys", DType::i64, samples);
-    require(elements_per_sample <= (int64_t{1} << 35), "dropout: more elements of one sample than 32-bit blocks count");
+    require(elements_per_sample <= kMaxDropoutElements, "dropout: more elements of one sample than 32-bit blocks count");
   }
   /// Samples of at most `most` rows each, `rows` altogether.
   void packing(const Packing& p, int64_t samples, int64_t most, int64_t rows) const {

@@ -55,7 +55,7 @@ Vec columns(const Vec& matrix, int64_t width, int64_t first, int64_t count) {
 }
 
 /// Queries alone; keys and values side by side in one matrix.
-void check_attention(DType t, AttentionShape a, float p) {
+void check_attention(DType t, AttentionShape a, float p, const ProbabilityNumbers& numbers = {}) {
   const int64_t width = a.heads * a.d, kv_width = a.of_kv() * a.d;
   OpContext c(cpu());
   const Tensor q = c.input("q", t, {a.batch * a.nq, width}), kv = c.input("kv", t, {a.batch * a.nk, 2 * kv_width});
@@ -73,13 +73,21 @@ void check_attention(DType t, AttentionShape a, float p) {
   f.lse = c.output("lse", kF32, {a.batch, a.heads, a.nq});
   if (!a.lengths.empty()) f.kv_lengths = c.values("kv_lengths", DType::i32, a.lengths);
   if (p > 0) f.dropout = make_dropout(c, p, a.batch, a.nq);
-  AttentionBackward b{f, Heads::in(dout, 0, a.nq), Heads::in(dq, 0, a.nq), Heads::in(dkv, 0, a.nk),
-                      Heads::in(dkv, kv_width, a.nk), c.scratch("delta", kF32, {a.batch, a.heads, a.nq}), {}, {}, false};
+  f.numbers = numbers;
+  AttentionBackward backward{f, Heads::in(dout, 0, a.nq), Heads::in(dq, 0, a.nq), Heads::in(dkv, 0, a.nk),
+                             Heads::in(dkv, kv_width, a.nk), c.scratch("delta", kF32, {a.batch, a.heads, a.nq}), {}, {}, false};
   c.run([&](Ops& ops, Stream s) {
     ops.attention_forward(f, s);
-    ops.attention_backward(b, s);
+    ops.attention_backward(backward, s);
   });
-  const Vec factors = dropout_factors(c, f.dropout, a.batch, a.heads * a.nq * a.nk);
+  const ProbabilityNumbers of = f.dropout_numbers();
+  const int64_t count = (a.heads - 1) * of.head + (a.nq - 1) * of.query + a.nk;
+  const Vec numbered = dropout_factors(c, f.dropout, a.batch, count);
+  Vec factors;
+  for (int64_t b = 0; b < a.batch; ++b)
+    for (int64_t h = 0; h < a.heads; ++h)
+      for (int64_t i = 0; i < a.nq; ++i)
+        for (int64_t j = 0; j < a.nk; ++j) factors.push_back(at(numbered, b * count + h * of.head + i * of.query + j));
   const Vec rq = c.read(q);
   const Vec rk = columns(c.read(kv), 2 * kv_width, 0, kv_width);
   const Vec rv = columns(c.read(kv), 2 * kv_width, kv_width, kv_width), go = c.read(dout);
@@ -152,7 +160,19 @@ TEST_SUITE("cpu_attention") {
         check_attention(t, {2, 4, 5, 5, 5, true, {5, 2}, 0.5, 1}, p);
         check_attention(t, {1, 6, 4, 4, 4, true, {}, 0.5, 2}, p);
         check_attention(t, {2, 3, 4, 3, 6, false, {0, 4}, 0.5, 3}, p);
+        check_attention(t, {2, 3, 4, 6, 6, true, {}, 0.5}, p, {8, 24});    // heads of a query side by side
+        check_attention(t, {2, 2, 5, 4, 7, false, {}, 0.4}, p, {64, 16});
       }
+  }
+
+  TEST_CASE("numbers of probabilities that do not depend on padding hold texts of any length that fit") {
+    for (const auto& [heads, keys] : {std::pair<int64_t, int64_t>{1, 131072}, {6, 65536}, {8, 65536}, {12, 32768}, {64, 16384},
+                                      {128, 16384}}) {
+      const ProbabilityNumbers numbers = ProbabilityNumbers::independent_of_padding(heads);
+      CHECK(numbers.head == keys);
+      CHECK(numbers.query == heads * keys);
+      CHECK(keys * numbers.query <= kMaxDropoutElements);
+    }
   }
 
   TEST_CASE("attention: bias gradient against sums of dq, dk and dv, and what it asks of them") {

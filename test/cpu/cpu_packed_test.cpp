@@ -363,6 +363,15 @@ TEST_SUITE("cpu_packed") {
                        f.dropout = make_dropout(c, 0.5f, 2, 4);
                        std::swap(f.dropout.packing, f.packing);
                      });
+    refuse_attention("numbers.head 8 and numbers.query 8 are too small for 1 heads, 4 queries and 4 keys", false,
+                     [](OpContext& c, AttentionForward& f) {
+                       f.dropout = make_dropout(c, 0.5f, 2, 4);
+                       f.dropout.packing = {}, f.numbers = {8, 8};
+                     });
+    refuse_attention("numbers are not multiples of a dropout block", false, [](OpContext& c, AttentionForward& f) {
+      f.dropout = make_dropout(c, 0.5f, 2, 4);
+      f.dropout.packing = {}, f.numbers = {20, 4};
+    });
     refuse_attention("packing.starts has shape [3], expected 4 elements", false,
                      [](OpContext& c, AttentionForward& f) { f.batch = 3, f.lse = c.output("more", kF32, {3, 1, 4}); });
     refuse_attention("packing.padded_rows come both or not at all", false,

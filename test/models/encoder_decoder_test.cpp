@@ -10,9 +10,34 @@ using testing::ToyEncoderDecoder;
 namespace {
 
 constexpr TextShape kPadded{12, 0, 12, 0}, kPacked{12, 28, 12, 40};
+constexpr TextShape kWider{17, 0, 12, 0}, kLongerSource{12, 0, 21, 0}, kWiderPacked{19, 28, 15, 40};
 
 testing::MakeModel made(const ToyEncoderDecoder::Design& design) {
   return [design](const ModelSettings& settings) { return std::make_unique<ToyEncoderDecoder>(design, settings); };
+}
+
+// What a rank's other samples and data.text_padding choose: the width to which samples are padded, and packing.
+void check_padding(const testing::MakeModel& make, bool dropout) {
+  testing::Run padded(make, dropout, kPadded, "none");
+  const float loss = padded.rig.loss_of(true);
+  const bool reads_source = padded.layout.inputs().has_source();
+  for (TextShape text : {kPacked, kWider, kLongerSource, kWiderPacked}) {
+    if (!reads_source) text.source_tokens = text.packed_source_rows = 0;
+    CAPTURE(text.tokens); CAPTURE(text.source_tokens); CAPTURE(text.packed_rows);
+    testing::Run other(make, dropout, text, "none");
+    CHECK(other.rig.loss_of(true) == doctest::Approx(loss).epsilon(1e-6));  // f32 sums over 24 labels in another order
+    for (const Unit* unit : padded.rig.model->units()) {
+      CAPTURE(unit->name());
+      const std::vector<float> a = padded.gradients(*unit), b = other.gradients(*unit);
+      double difference = 0, norm = 0;
+      for (size_t i = 0; i < a.size(); ++i) {
+        difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+        norm += std::pow(static_cast<double>(a[i]), 2);
+      }
+      CHECK(norm > 0);
+      CHECK(std::sqrt(difference) <= 1e-5 * std::sqrt(norm));  // f32 sums of up to 48 rows in another order
+    }
+  }
 }
 
 }  // namespace
@@ -30,23 +55,14 @@ TEST_SUITE("encoder-decoder") {
         }
   }
 
-  TEST_CASE("packing changes no loss and no gradient, with dropout neither") {
-    for (const float dropout : {0.0f, 0.2f}) {
-      testing::Run padded(made({dropout, true}), dropout > 0, kPadded, "none");
-      testing::Run packed(made({dropout, true}), dropout > 0, kPacked, "none");
-      const float loss = padded.rig.loss_of(true);
-      CHECK(packed.rig.loss_of(true) == doctest::Approx(loss).epsilon(1e-6));  // f32 sums over 24 labels in another order
-      for (const Unit* unit : padded.rig.model->units()) {
-        CAPTURE(unit->name());
-        const std::vector<float> a = padded.gradients(*unit), b = packed.gradients(*unit);
-        double difference = 0, norm = 0;
-        for (size_t i = 0; i < a.size(); ++i) {
-          difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-          norm += std::pow(static_cast<double>(a[i]), 2);
-        }
-        CHECK(norm > 0);
-        CHECK(std::sqrt(difference) <= 1e-5 * std::sqrt(norm));  // f32 sums of up to 48 rows in another order
-      }
+  TEST_CASE("neither packing nor more padding changes loss or gradients, with dropout neither") {
+    for (const float dropout : {0.0f, 0.2f}) check_padding(made({dropout, true}), dropout > 0);
+  }
+
+  TEST_CASE("the same of T5 and InstructBLIP, whose attention over texts drops probabilities") {
+    for (const char* name : {"t5_v11", "t5_instructblip", "instructblip_ordinary"}) {
+      CAPTURE(name);
+      check_padding([name](const ModelSettings& settings) { return make_model(concat("test/golden/", name), settings); }, true);
     }
   }
 

@@ -28,6 +28,9 @@ inline std::vector<BatchSample> rig_samples(const ModelInputs& inputs = {}) {
     if (inputs.has_source())               // 8, 9, 11 and 12 of them
       for (int64_t t = 0; t < 1 + (length * 5 + 10) % 12; ++t)
         sample.text.source.push_back(4 + static_cast<int32_t>(3 * length + 11 * t) % 40);
+    if (inputs.instruction)                // 1, 4, 5 and 10 of them
+      for (int64_t t = 0; t < 1 + (length * 2 + 2) % 11; ++t)
+        sample.text.instruction.push_back(4 + static_cast<int32_t>(5 * length + 3 * t) % 30);
     samples.push_back(std::move(sample));
   }
   return samples;

@@ -22,6 +22,7 @@ struct Attend {
   int64_t window = 0;
   float cap = 0;
   int64_t behind = -1, ahead = 0;          // relative positions; -1: none
+  bool texts = false;                      // dropout's elements have numbers that do not depend on padding
   std::vector<int64_t> key_rows{};         // packed by themselves: of each sample, kv_tokens at most
 
   std::vector<int64_t> packed_rows() const {
@@ -56,6 +57,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
                          v.rows.empty() ? "" : concat(" rows ", total_rows(v.rows)),
                          v.window ? concat(" window ", v.window) : "", v.cap > 0 ? concat(" cap ", v.cap) : "",
                          v.behind >= 0 ? concat(" relative ", v.behind, " ", v.ahead) : "",
+                         v.texts ? " texts" : "",
                          v.key_rows.empty() ? "" : concat(" keys ", total_rows(v.key_rows))), t,
                              false,
                    [=](OpContext& c) {
@@ -87,6 +89,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
         own_keys ? v.key_rows : v.packed ? packed : std::vector<int64_t>(static_cast<size_t>(v.batch), v.kv_tokens);
     if (v.lengths) f.kv_lengths = c.values("kv_lengths", DType::i32, visible_keys(v, keys));
     if (v.dropout > 0) f.dropout = make_dropout(c, v.dropout, v.batch, v.query_tokens);
+    if (v.texts) f.numbers = ProbabilityNumbers::independent_of_padding(v.heads);
     AttentionBackward b;
     const Tensor dkv = c.output("dkv", t, {kv_rows, columns});
     b.dout = Heads::in(c.input("dout", t, {rows, width}), 0, v.query_tokens);
@@ -224,6 +227,12 @@ inline void add_attentions(Cases& cases, DType t) {
   add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f});  // Q-Former, self
   add_attention(cases, t, {2, 12, 64, 32, 257, false, false, false, 0.1f}); // Q-Former, cross
   add_attention(cases, t, {2, 32, 80, 82, 82, true, true});                 // OPT-2.7b
+  for (auto [tq, tk] : {std::pair<int64_t, int64_t>{33, 33}, {32, 257}, {82, 82}, {300, 300}})  // T5, without relative positions
+    for (int64_t d : {64, 100, 128}) {
+      Attend v{2, 3, d, tq, tk, tq == 82, true, false, 0.25f};
+      v.texts = true;
+      add_attention(cases, t, v);
+    }
   // Few queries over many keys: an odd key, lengths, two rounds of keys a warp, rows aligned to 8 bytes only.
   add_attention(cases, t, {16, 12, 64, 32, 257, false, false, false, 0.1f});
   add_attention(cases, t, {3, 2, 64, 32, 257, false, true});

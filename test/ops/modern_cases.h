@@ -177,6 +177,7 @@ inline void add_t5_attentions(Cases& cases, DType t) {
         Attend v{static_cast<int64_t>(queries.size()), 3, d, *std::max_element(queries.begin(), queries.end()),
                  *std::max_element(keys.begin(), keys.end())};
         v.packed = true, v.rows = queries, v.key_rows = keys, v.dropout = dropout, v.lengths = d == 64;
+        v.texts = d != 128;
         add_attention(cases, t, v);
       }
   for (int64_t d : {64, 88, 128})        // dropout over packed samples alone
@@ -233,6 +234,8 @@ inline void add_score_attentions(Cases& cases) {
       Attend v{2, 3, 64, tokens, tokens, tokens == 200};
       v.behind = 128, v.ahead = tokens == 200 ? 0 : 128, v.dropout = dropout;
       add(v);
+      v.texts = true;
+      if (dropout > 0) add(v);
     }
   Attend wide{2, 2, 64, 70, 70};
   wide.behind = 16000, wide.ahead = 383;

@@ -74,7 +74,7 @@ class ToyEncoderDecoder : public TextOnlyModel<EncoderDecoder> {
   }
   void add_attention(Layer& layer, Unit& unit, bool decodes, bool cross) {
     const Attention::Shape heads{.heads = 4, .kv_heads = 2, .head_size = 6, .causal = decodes && !cross,
-                                 .dropout = {p_, site_++}};
+                                 .dropout = {p_, site_++}, .texts = true};
     const std::string name = cross ? ".cross" : ".self";
     LinearLayer output = linear(unit, name + ".output", heads.q_width(), kHidden);
     if (cross) {

@@ -97,6 +97,9 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   p.seed = a.dropout.seed;
   p.site = a.dropout.site;
   p.threshold = p.dropout ? dropout_threshold(a.dropout.p) : 0;
+  const ProbabilityNumbers numbers = a.dropout_numbers();
+  p.head_elements = static_cast<uint64_t>(numbers.head);
+  p.query_elements = static_cast<int>(numbers.query);
   p.keep_scale = p.dropout ? 1.0f / (1.0f - a.dropout.p) : 1.0f;
   p.scale = a.scale;
   p.batch = static_cast<int>(a.batch);

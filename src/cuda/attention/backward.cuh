@@ -111,12 +111,12 @@ __device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* share
 /// KeptKeys or KeptQueries where a kernel has such.
 template <bool Drop, int N, class Tile>
 __device__ __forceinline__ auto kept_keys(const Tile& tile, const DropoutMask& mask, uint64_t element) {
-  if constexpr (Drop && Tile::kScores) return KeptKeys<N>(mask, element, tile.kv_tokens % 8 == 0);
+  if constexpr (Drop && Tile::kScores) return KeptKeys<N>(mask, element, tile.query_elements % 8 == 0);
   else return 0;
 }
 template <bool Drop, int N, class Tile>
 __device__ __forceinline__ auto kept_queries(const Tile& tile, const DropoutMask& mask, uint64_t element) {
-  if constexpr (Drop && Tile::kScores) return KeptQueries<N>(mask, element, tile.kv_tokens);
+  if constexpr (Drop && Tile::kScores) return KeptQueries<N>(mask, element, tile.query_elements);
   else return 0;
 }
 
@@ -134,7 +134,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
       const int limit = Masked ? tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t : 0;
       int first_key = 0;                   // before which a window leaves keys out
       if constexpr (Masked && Tile::kWindow) first_key = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
-      const uint64_t keep_row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+      const uint64_t keep_row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.query_elements;
       [[maybe_unused]] const auto kept = kept_keys<Drop, 2 * NT>(tile, mask, tile.element_row0 + keep_row + key0);
 #pragma unroll
       for (int n = 0; n < 2 * NT; ++n) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
         if constexpr (Drop && Tile::kScores) {
           keep = kept.pair(n);
         } else if (Drop) {
-          const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+          const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.query_elements;
           keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
         }
 #pragma unroll
@@ -169,9 +169,9 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
                                                      const float* lse, const float* delta, int key_row0, int query0,
                                                      const Tile& tile, const DropoutMask& mask, float keep_scale) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
-  const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.kv_tokens + key_row0 + g;
+  const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.query_elements + key_row0 + g;
   [[maybe_unused]] const auto kept = kept_queries<Drop, 2 * NT>(
-      tile, mask, tile.element_row0 + static_cast<uint64_t>(query0) * tile.kv_tokens + key_row0);
+      tile, mask, tile.element_row0 + static_cast<uint64_t>(query0) * tile.query_elements + key_row0);
 #pragma unroll
   for (int n = 0; n < 2 * NT; ++n) {
     const float2 row_lse = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
@@ -197,7 +197,7 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
         if constexpr (Drop && Tile::kScores) {
           factor = keep >> 8 * half & 1 ? keep_scale : 0.0f;
         } else if (Drop) {
-          const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;
+          const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.query_elements + 8 * half;
           factor = mask.keep(element) ? keep_scale : 0.0f;
         }
         y = probability * (Drop ? fmaf(y, factor, -d) : y - d);

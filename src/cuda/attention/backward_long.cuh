@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   const DropoutMask mask(p, b);  // with dropout, no other head reads these keys
   float* table = delta + 2 * kKvQueries;
   if constexpr (Args::kScores) load_relative<kKvThreads>(table, p, first_head);  // no other head reads these keys
-  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, element_row(p, kv_head, 0), p.kv_tokens},
+  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, element_row(p, kv_head, 0), p.query_elements},
                             table);
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
   load_rows<Args, D, kKvThreads, kKvKeys>(k_tile, key_head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0,
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
   float* table = numbers + 2 * kQRows;
   if constexpr (Args::kScores) load_relative<kQThreads>(table, p, h);
   const auto tile =
-      tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens}, table);
+      tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements}, table);
   const int first = first_block(tile, q0, kQKeys);
   load_rows<Args, D, kQThreads, kQRows>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, queries, p);
   load_rows<Args, D, kQThreads, kQRows>(dout_tile, head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride, q0,

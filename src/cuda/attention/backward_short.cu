@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
     for (int i = static_cast<int>(threadIdx.x); i < L::SumFloats; i += L::Threads) sums[i] = 0;
   const DropoutMask mask(p, b);
   const int row0 = warp * L::TileRows;
-  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
+  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements};
   wait_copies<0>();
   __syncthreads();
   deltas.reduce(reinterpret_cast<float*>(shared + layout.delta()), shared + layout.dout(), layout.query_rows());

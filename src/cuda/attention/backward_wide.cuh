@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
     numbers.fetch(p, b, first_head + member, query0);
   };
   load_relative<kThreads>(table, p, first_head);  // no other head reads these keys
-  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens}, table);
+  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   float acc[1][D / 8][4] = {};  // dV or dK
   load_rows<Args, D, kThreads, kKeys>(base + L::K, key_head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0,
                                       kv_length, p);
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, 1) dq_kernel(const Args p) {
   float* numbers = reinterpret_cast<float*>(shared + L::Numbers);
   float* table = reinterpret_cast<float*>(shared + L::Table);
   load_relative<kThreads>(table, p, h);
-  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens}, table);
+  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   const int first = first_block(tile, q0, kStepKeys);
   load_rows<Args, D, kThreads, L::Rows>(base + L::Q, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, queries, p);
   load_rows<Args, D, kThreads, L::Rows>(base + L::Dout, head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride, q0,

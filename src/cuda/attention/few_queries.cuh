@@ -22,7 +22,7 @@ namespace blipft::attention {
 
 /// Launchers; they return false when the shape is not one of theirs: at most 32 queries, 64 to 576 keys (as many as
 /// fit in shared memory), no causal mask, no bias gradient, samples that are not packed (these have as many queries as
-/// keys), as many heads of keys as of queries.
+/// keys), as many heads of keys as of queries, with dropout the elements of a head one behind the other.
 bool mma_few_queries_forward(const Params&, cudaStream_t);
 bool mma_few_queries_backward(const Params&, cudaStream_t);
 
@@ -34,6 +34,7 @@ constexpr int kPairKeys = 32;               // a "pair" is two steps of 16 keys,
 constexpr int kMinKeys = 64, kMaxKeys = 2 * kWarps * kPairKeys;
 
 inline bool fits(const Params& p) {
+  if (p.dropout && p.query_elements != p.kv_tokens) return false;
   return !p.causal && !p.dbias_partials && !p.packed_or_grouped() && p.query_tokens <= kQueries &&
          p.kv_tokens >= kMinKeys && p.kv_tokens <= kMaxKeys;
 }

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_ker
     commit_copies();
   }
   const DropoutMask mask(p, b);
-  RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens};
+  RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements};
   const auto own_tiles = [&] {
     return Args::kPacked ? (p.queries(sample_head(p).b) + 16 * MT - 1) / (16 * MT) : tiles;
   };

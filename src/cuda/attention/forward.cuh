@@ -77,7 +77,7 @@ struct RowTile {
   bool causal;
   float scale_log2;        // scale * log2(e)
   uint64_t element_row0;   // dropout element of (row0, key 0)
-  int kv_tokens;
+  int query_elements;      // from a query to the next
 
   /// One past the last visible key of a query.
   __device__ __forceinline__ int limit(int row) const { return causal ? min(kv_length, row + 1) : kv_length; }
@@ -312,15 +312,15 @@ __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)
         y = exp2_approx(fmaf(y, tile.scale_log2, -base));
         state.sum[m][half] += x + y;
         if (Drop && !Tile::kScores) {
-          const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+          const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.query_elements;
           const uint32_t keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
           if (!(keep & 1)) x = 0;
           if (!(keep & 2)) y = 0;
         }
       }
       if constexpr (Drop && Tile::kScores) {
-        const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
-        const KeptKeys<2 * NT> kept(mask, tile.element_row0 + row + key0, tile.kv_tokens % 8 == 0);
+        const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.query_elements;
+        const KeptKeys<2 * NT> kept(mask, tile.element_row0 + row + key0, tile.query_elements % 8 == 0);
 #pragma unroll
         for (int n = 0; n < 2 * NT; ++n) {
           if (!(kept.pair(n) & 1)) s[m][n][2 * half] = 0;

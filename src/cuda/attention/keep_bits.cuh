@@ -47,19 +47,19 @@ struct KeptKeys {
 };
 
 /// Of C fragments whose rows are 16 keys and columns 8 * N queries; `element`: of the first query and key, queries lie
-/// kv_tokens elements apart. The whole warp makes and asks it.
+/// query_elements elements apart. The whole warp makes and asks it.
 template <int N>
 struct KeptQueries {
   uint32_t bits[N / 4];  // of query lane + 32 i, bit k: of key k
 
-  __device__ __forceinline__ KeptQueries(const DropoutMask& mask, uint64_t element, int kv_tokens) {
+  __device__ __forceinline__ KeptQueries(const DropoutMask& mask, uint64_t element, int query_elements) {
     static_assert(N % 4 == 0, "a lane takes every 32nd query");
     const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) {
-      const uint64_t own = element + static_cast<uint64_t>(lane + 32 * i) * kv_tokens;
+      const uint64_t own = element + static_cast<uint64_t>(lane + 32 * i) * query_elements;
       uint32_t x = block_bits(mask, own) | block_bits(mask, own + 8) << 8;
-      if (kv_tokens % kDropoutBlock != 0) x |= block_bits(mask, own + 16) << 16;
+      if (query_elements % kDropoutBlock != 0) x |= block_bits(mask, own + 16) << 16;
       bits[i] = x >> static_cast<uint32_t>(own) % kDropoutBlock;
     }
   }

@@ -37,6 +37,8 @@ struct Params {
   const int64_t* sample_keys;       // [batch], with dropout
   uint64_t seed;
   uint32_t site, threshold;
+  uint64_t head_elements;           // of dropout: ProbabilityNumbers
+  int query_elements;
   float keep_scale;                 // 1 / (1 - p), 1 without dropout
   float scale;
   int batch, heads, head_size, query_tokens, kv_tokens;
@@ -211,7 +213,7 @@ inline bool fits_wgmma(const Params& p) {
 
 /// Number of element (query i, key 0) of head h.
 __device__ __forceinline__ uint64_t element_row(const Params& p, int h, int i) {
-  return (static_cast<uint64_t>(h) * p.query_tokens + i) * p.kv_tokens;
+  return h * p.head_elements + static_cast<uint64_t>(i) * p.query_elements;
 }
 
 /// Allows a kernel `bytes` of dynamic shared memory, and asks for an L1 split that leaves room for several blocks.

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : Drop ? 2 : 3)
     __syncthreads();  // this stage is there, the other one is free
     if (next.left > 0) load(stage ^ 1, next);
     const int row0 = walk.query0() + warp_row, key0 = walk.key0();
-    const auto tile = tile_of(p, {row0, p.kv_length(walk.b), p.causal, 0, element_row(p, h, row0), p.kv_tokens}, table);
+    const auto tile = tile_of(p, {row0, p.kv_length(walk.b), p.causal, 0, element_row(p, h, row0), p.query_elements}, table);
     if (row0 < p.queries(walk.b) && key0 < tile.limit(row0 + 15) && !before_window(tile, row0, key0 + kTile)) {
       const uint32_t at = base + static_cast<uint32_t>(stage * L::Stage);
       float s[1][8][4], dp[1][8][4], lse[1][2], delta[1][2];

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dq_kernel(const Pa
   make_deltas(delta, p, b, h, row0);
   read_lse(lse, p, b, h, row0);
   const DropoutMask mask(p, b);
-  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
+  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements};
   const int blocks = (tile.limit(q0 + kRows - 1) + kKeys - 1) / kKeys;
   const int end = row0 < queries ? tile.limit(row0 + 15) : 0, full = tile.limit(row0);
   wait_copies<0>();
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const P
     commit_copies();
   };
   const DropoutMask mask(p, b);
-  RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens};
+  RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements};
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
   load_rows<D, kRows>(k_tile, head_of<const float>(p, p.k, b, kv_head), p.k.row_stride, block0, kv_length,
                       p.head_size);

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<D, Drop>)) forward_kernel(c
   load_block(0);
   const int row0 = q0 + static_cast<int>(threadIdx.x) / 32 * 16;
   const DropoutMask mask(p, b);
-  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
+  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements};
   const int blocks = (tile.limit(q0 + kRows - 1) + kKeys - 1) / kKeys;
   const int end = row0 < queries ? tile.limit(row0 + 15) : 0, full = tile.limit(row0);
   RegisterRows<D> q;

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __gri
     numbers.fetch(p, b, first_head + member, query0);
   };
   load_relative<kThreads>(table, p, first_head);  // no other head reads these keys
-  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens}, table);
+  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   load_tile<kKeys>(shared + L::K, key_head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0, kv_length,
                    p.head_size);
   load_tile<kKeys>(shared + L::V, key_head_of<const bf16>(p, p.v, b, kv_head), p.v.row_stride, block0, kv_length,
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
   load_relative<kThreads>(table, p, h);
   const Fence fence{{shared + L::Fence}};
   fence.init();
-  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens}, table);
+  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   const int first = first_block(tile, q0, kStepKeys);
   const int blocks = (tile.limit(q0 + kQueries - 1) + kStepKeys - 1) / kStepKeys;
   // The steps in which this warpgroup sees keys.

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const _
   load_relative<kThreads>(table, p, h);
   const Fence fence{{shared + L::Fence}};
   fence.init();
-  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens}, table);
+  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   const int first = first_block(tile, q0, kKeys), blocks = (tile.limit(q0 + kQueries - 1) + kKeys - 1) / kKeys;
   // The steps in which this warpgroup sees keys.
   const int seen = first_block(tile, group_row0, kKeys);

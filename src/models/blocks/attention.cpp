@@ -25,6 +25,7 @@ AttentionForward Attention::arguments(const StepContext& context, const LayerCal
   else args.relative = call.relative;
   if (shape_.dropout) args.dropout = shape_.dropout.of(context, call);
   args.dropout.packing = {};               // probabilities are numbered by sample, packed or not
+  if (args.dropout && shape_.texts) args.numbers = ProbabilityNumbers::independent_of_padding(shape_.heads);
   return args;
 }
 

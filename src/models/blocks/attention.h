@@ -32,6 +32,7 @@ class Attention : public Block {
     int64_t heads = 0, kv_heads = 0, head_size = 0;
     bool causal = false;
     DropoutSite dropout;                   ///< of the probabilities
+    bool texts = false;                    ///< rows or memory are texts, whose padding must change no dropout mask
     std::optional<RotaryPositions> rotary; ///< of queries and keys
     float scale = 0;                       ///< of the scores; 0: 1 / sqrt(D)
     int64_t window = 0;                    ///< keys that a query sees, see AttentionForward; 0: all

@@ -34,7 +34,8 @@ void QFormer::add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit
   const std::string name = concat("qformer.encoder.layer.", i, ".");
   const auto heads = [&](Site probabilities) {
     return Attention::Shape{.heads = s.heads, .kv_heads = s.heads, .head_size = d / s.heads,
-                            .dropout = {s.attention_dropout, site + probabilities}};
+                            .dropout = {s.attention_dropout, site + probabilities},
+                            .texts = s.instruction && probabilities == kSelfProbabilities};
   };
   const auto norm_of = [&](const std::string& of) { return add_norm(unit, name + of, d, s.norm_eps); };
   const auto linear = [&](const std::string& of, int64_t in, int64_t out) {

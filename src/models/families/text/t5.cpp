@@ -37,7 +37,7 @@ class Builder {
   Sublayer mlp(Unit& unit, const std::string& layer);
   Attention::Shape shape(bool causal) {
     return {.heads = c_.heads, .kv_heads = c_.heads, .head_size = c_.head_size, .causal = causal,
-            .dropout = next_dropout(), .scale = 1};
+            .dropout = next_dropout(), .texts = true, .scale = 1};
   }
   int64_t width() const { return c_.heads * c_.head_size; }
 
