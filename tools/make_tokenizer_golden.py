@@ -369,8 +369,11 @@ def reference(path):
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 DECODER = {str(i): {**FLAGS, "content": content} for i, content in enumerate(["<unk>", "<s>", "</s>"])}
 LLAMA_CLASS = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "LlamaTokenizer", "legacy": False}
+NAMED = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+ORDINARY = {"added_tokens": [{**FLAGS, "id": i, "content": content, "special": content != "<s>"}
+                             for i, content in enumerate(["<unk>", "<s>", "</s>"])]}
 # A golden tokenizer.json in a model of another family, whose rules AutoTokenizer may prefer to the file's:
-# name: (directory, model_type, tokenizer_config.json, None: the directory's).
+# name: (directory, model_type, tokenizer_config.json, None: the directory's[, other parts of tokenizer.json]).
 FAMILIES = {
     "mistral_llama_class": ("llama_class", "mistral", None),
     "qwen2_fast_class": ("llama3", "qwen2", None),
@@ -394,24 +397,38 @@ FAMILIES = {
     "olmo2_gpt2_class": ("llama3", "olmo2", {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|eot_id|>"}),
     "gemma2_class": ("byte_fallback", "gemma2", {"tokenizer_class": "GemmaTokenizerFast", "bos_token": "<s>",
                                                  "eos_token": "</s>"}),
+    "qwen3_llama_class": ("byte_fallback", "qwen3", {"tokenizer_class": "LlamaTokenizerFast", "eos_token": "</s>"}),
+    "qwen3_fast_class": ("llama3", "qwen3", None),
+    "qwen3_no_class": ("llama3", "qwen3", {"eos_token": "<|eot_id|>"}),
+    "gemma2_no_class": ("byte_fallback", "gemma2", {"bos_token": "<s>", "eos_token": "</s>"}),
+    "t5_no_class": ("t5", "t5", {"eos_token": "</s>", "extra_ids": 2}, {"post_processor": None}),
+    "t5_fast_class": ("t5", "t5", None, {"post_processor": None}),
+    "blip2_t5_class": ("t5", "blip-2", {"tokenizer_class": "T5TokenizerFast", "extra_ids": 3}, {
+        "normalizer": None, "post_processor": None, "pre_tokenizer": {
+            "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}}),
+    "llama_ordinary_begin": ("byte_fallback", "llama", NAMED, ORDINARY),
+    "llama_class_ordinary_begin": ("llama_class", "llama", {**LLAMA_CLASS, "add_bos_token": True}, ORDINARY),
     "llama_class_of_bytes": ("qwen2", "llama", {"tokenizer_class": "LlamaTokenizer", "eos_token": "<|im_end|>"}),
 }
 
 
 def write_family(out, name, random_count):
-    directory, family, config = FAMILIES[name]
+    directory, family, config, *parts = FAMILIES[name]
     with tempfile.TemporaryDirectory() as copy:
         for file in ("tokenizer.json", "tokenizer_config.json"):
             source = os.path.join(out, directory, file)
             if os.path.exists(source):
                 shutil.copy(source, copy)
+        if parts:
+            with open(os.path.join(copy, "tokenizer.json"), encoding="utf-8") as file:
+                write(os.path.join(copy, "tokenizer.json"), {**json.load(file), **parts[0]})
         if config is not None:
             write(os.path.join(copy, "tokenizer_config.json"), config)
         write(os.path.join(copy, "config.json"), {"model_type": family})
         texts = INFILLING if name.startswith("code_llama") else []
         write_cases(os.path.join(out, f"family_{name}.json"), AutoTokenizer.from_pretrained(copy), random_count,
                     fresh=[(AutoTokenizer.from_pretrained(copy), text) for text in texts],
-                    directory=directory, model_type=family, tokenizer_config=config)
+                    directory=directory, model_type=family, tokenizer_config=config, **({"tokenizer_json": parts[0]} if parts else {}))
 
 
 def opt_reference(shared):

@@ -113,9 +113,18 @@ std::optional<Infilling> infilling_of(const Json& config, const TokenizerSpec& s
 /// Classes that transformers builds from the vocabulary alone.
 bool is_built(const std::string& tokenizer_class) {
   for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer", "GemmaTokenizer",
-                           "BertTokenizer"})
+                           "BertTokenizer", "T5Tokenizer"})
     if (tokenizer_class == name) return true;
   return false;
+}
+
+/// T5Tokenizer's sentinels, where the files name none: extra_ids of them.
+void add_sentinels(const Json& config, std::vector<AddedToken>& extra) {
+  for (const AddedToken& token : extra)
+    if (token.content.find("<extra_id_") != std::string::npos) return;
+  const Json& number = member(config, "extra_ids");
+  const int64_t count = number.is_number_integer() ? std::clamp<int64_t>(number.get<int64_t>(), 0, 1000) : 100;
+  for (int64_t i = 0; i < count; ++i) extra.push_back(added_token(concat("<extra_id_", i, ">"), true));
 }
 
 SpecialTokens read_special_tokens(const fs::path& directory, Json config, const std::string& tokenizer_class) {
@@ -141,6 +150,7 @@ SpecialTokens read_special_tokens(const fs::path& directory, Json config, const 
     for (const auto& [key, otherwise] : infilling_tokens)
       if (const std::string content = infilling_token(config, key); !content.empty())
         out.extra.push_back(added_token(content, true));
+  if (tokenizer_class == "T5Tokenizer") add_sentinels(config, out.extra);
   std::unordered_set<std::string> special_names;
   for (const char* key : named_tokens) special_names.insert(content_of(member(config, key)));
   for (const AddedToken& token : out.extra) special_names.insert(token.content);
@@ -172,8 +182,11 @@ void apply_special_tokens(const SpecialTokens& tokens, TokenizerSpec& spec) {
     add_token(spec, token);
   }
   const auto add_special = [&](AddedToken token) {
-    if (find_added(spec, token.content) != nullptr) return;
     token.special = true;
+    if (AddedToken* present = find_added(spec, token.content)) {
+      present->special = true;  // whatever tokenizer.json says of it; its other flags stay
+      return;
+    }
     add_token(spec, token);
   };
   for (const auto& [key, token] : tokens.named) add_special(token);
@@ -273,16 +286,24 @@ std::string class_of(const Json& config, const Json& model, const std::string& o
   return text;
 }
 
+/// The class that AutoTokenizer takes for a model of this family if its files name none.
+std::string class_of_family(const std::string& family) {
+  if (family == "blip-2" || family == "opt") return "GPT2Tokenizer";
+  if (family == "qwen3") return "Qwen2Tokenizer";
+  if (family == "t5") return "T5Tokenizer";
+  if (family.starts_with("gemma")) return "GemmaTokenizer";
+  return "";
+}
+
 /// The class that AutoTokenizer takes for a tokenizer.json: `named` by the files, but some families have their own. "":
 /// the file as it is.
 std::string class_for_file(const std::string& named, const Json& model, const Json& fast) {
   const Json& family = member(model, "model_type");
-  if (family == "qwen2" || family == "qwen3") return "Qwen2Tokenizer";
+  if (family == "qwen2") return "Qwen2Tokenizer";
   if (family == "mistral" || family == "phi3" || family == "olmo2") return "";
   // LLaMA 3's file under this name.
   if (named == "LlamaTokenizer" && has_part(fast, "ByteLevel")) return "";
-  if (named.empty() && (family == "blip-2" || family == "opt")) return "GPT2Tokenizer";
-  return named;
+  return named.empty() && family.is_string() ? class_of_family(family.get<std::string>()) : named;
 }
 
 void add_bos_and_eos(const Json& config, TokenizerSpec& spec) {

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "blipft/error.h"
+#include "data/tokenizer_classes.h"
 
 namespace blipft::tokenizer_json {
 
@@ -372,72 +373,6 @@ void add_decoder(const Json& decoder, DecoderSpec& spec) {
     if (flag(decoder, "cleanup", true)) spec.steps.push_back({Kind::clean_spaces});
   } else {
     refuse();
-  }
-}
-
-/// BertTokenizer's, and its post_processor.
-void put_parts_of_bert(const Json& config, Json& json) {
-  const auto name_of = [&](const char* key, const char* otherwise) {
-    const std::string name = content_of(member(config, key));
-    return name.empty() ? std::string(otherwise) : name;
-  };
-  json["model"].update({{"type", "WordPiece"}, {"unk_token", name_of("unk_token", "[UNK]")},
-                        {"continuing_subword_prefix", "##"}, {"max_input_chars_per_word", 100}});
-  json["normalizer"] = {{"type", "BertNormalizer"},
-                        {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
-                        {"strip_accents", member(config, "strip_accents")},
-                        {"lowercase", flag(config, "do_lower_case", true)}};
-  json["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
-  json["decoder"] = {{"type", "WordPiece"}};
-  Json tokens = Json::object(), single = Json::array();
-  for (const auto& [key, otherwise] : {std::pair{"cls_token", "[CLS]"}, std::pair{"sep_token", "[SEP]"}}) {
-    const std::string name = name_of(key, otherwise);
-    tokens[name] = {{"ids", Json::array({member(member(json["model"], "vocab"), name.c_str())})}};
-    single.push_back({{"SpecialToken", {{"id", name}}}});
-  }
-  single.insert(single.begin() + 1, Json{{"Sequence", Json::object()}});
-  json["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
-}
-
-/// What transformers 5 builds itself for these classes, whatever the file says; post_processor and tokens stay.
-void put_parts_of_class(const std::string& tokenizer_class, const Json& config, Json& json) {
-  Json& model = json["model"];
-  const bool code_llama = tokenizer_class == "CodeLlamaTokenizer";
-  if (tokenizer_class == "Qwen2Tokenizer") {
-    model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
-    json["normalizer"] = {{"type", "NFC"}};
-    json["decoder"] = {{"type", "ByteLevel"}};
-    const Json split = {{"type", "Split"}, {"pattern", {{"Regex", qwen2_expression}}}, {"behavior", "Isolated"}};
-    const Json bytes = {{"type", "ByteLevel"}, {"use_regex", false},
-                        {"add_prefix_space", flag(config, "add_prefix_space", false)}};
-    json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
-  } else if (tokenizer_class == "GemmaTokenizer") {
-    const std::string unknown = content_of(member(config, "unk_token"));
-    model.update({{"unk_token", unknown.empty() ? "<unk>" : unknown}, {"fuse_unk", true}, {"byte_fallback", true},
-                  {"ignore_merges", false}});
-    json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
-    json["pre_tokenizer"] = nullptr;        // a Split at spaces, of which there are none then
-    json["decoder"] = spaces_decoder(false);
-  } else if (tokenizer_class == "BertTokenizer") {
-    put_parts_of_bert(config, json);
-  } else if (tokenizer_class == "GPT2Tokenizer") {
-    model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
-    json["normalizer"] = nullptr;
-    json["decoder"] = {{"type", "ByteLevel"}};
-    json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", flag(config, "add_prefix_space", false)}};
-  } else if (code_llama || tokenizer_class == "LlamaTokenizer") {
-    model.update({{"fuse_unk", true}, {"byte_fallback", true}, {"ignore_merges", false}});
-    if (code_llama) {
-      const std::string unknown = content_of(member(config, "unk_token"));
-      model["unk_token"] = unknown.empty() ? "<unk>" : unknown;
-    } else {
-      model["unk_token"] = nullptr;
-    }
-    const bool everywhere = !code_llama && flag(config, "legacy", false);
-    const char* scheme = !flag(config, "add_prefix_space", true) ? "never" : everywhere ? "always" : "first";
-    json["normalizer"] = nullptr;
-    json["decoder"] = spaces_decoder(code_llama || flag(config, "add_prefix_space", true));
-    json["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", scheme}, {"split", false}};
   }
 }
 

@@ -205,13 +205,17 @@ TEST_SUITE("tokenizer") {
     for (const char* name : {"mistral_llama_class", "qwen2_fast_class", "qwen2_no_class", "qwen2_llama_class",
                              "llama_gpt2_class", "blip2_gpt2_class", "blip2_no_class", "llama_class_of_bytes",
                              "llama_split_special", "llama_decoder", "qwen2_decoder", "code_llama",
-                             "code_llama_python", "phi3_llama_class", "olmo2_gpt2_class", "gemma2_class"}) {
+                             "code_llama_python", "phi3_llama_class", "olmo2_gpt2_class", "gemma2_class", "gemma2_no_class",
+                             "qwen3_llama_class", "qwen3_fast_class", "qwen3_no_class", "t5_no_class", "t5_fast_class",
+                             "blip2_t5_class", "llama_ordinary_begin", "llama_class_ordinary_begin"}) {
       const std::string file = std::string("family_") + name + ".json";
       const Json json = read_json(golden + file);
       const Directory directory(json["directory"].get<std::string>());
       write_text(directory / "config.json", Json{{"model_type", json["model_type"]}}.dump());
       if (!json["tokenizer_config"].is_null())
         write_text(directory / "tokenizer_config.json", json["tokenizer_config"].dump());
+      if (json.contains("tokenizer_json"))
+        directory.change("tokenizer.json", [&](Json& file) { file.update(json["tokenizer_json"]); });
       check_cases(*load_tokenizer(directory.string()), file);
     }
   }
