@@ -77,7 +77,7 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
                                                             int64_t ranks, int64_t threads, const SeePicture& see) {
   const auto ahead =
       std::make_shared<Ahead>(static_cast<size_t>(rank), static_cast<size_t>(ranks), std::max<int64_t>(1, threads), see);
-  return [&set, most = settings.max_new_tokens, ahead]() -> std::optional<TextRequest> {
+  return [&set, &settings, ahead]() -> std::optional<TextRequest> {
     const std::vector<PromptedSample>& prompts = set.prompts();
     const ModelInputs& inputs = set.inputs();
     for (;;) {
@@ -97,10 +97,9 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
       if (ahead->reading.empty()) return std::nullopt;
       auto [i, pixels] = std::move(ahead->reading.front());
       ahead->reading.pop_front();
-      const int64_t room = inputs.max_text_tokens - static_cast<int64_t>(prompts[i].ids.size());
       try {
-        return TextRequest{static_cast<int64_t>(i), prompts[i].ids, std::min(most, room), pixels.get(),
-                           prompts[i].instruction};
+        const int64_t tokens = settings.new_tokens(inputs, static_cast<int64_t>(prompts[i].ids.size()));
+        return TextRequest{static_cast<int64_t>(i), prompts[i].ids, tokens, pixels.get(), prompts[i].instruction};
       } catch (const UserError& error) {
         set.leave_out(error.what());
       }

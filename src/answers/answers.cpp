@@ -62,9 +62,9 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   text.instruction = generation.model().instructions.ids(request.prompt, "--prompt");
   const auto ids = static_cast<int64_t>(text.ids.size());
   BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
-  BLIPFT_USER_CHECK(ids < generation.model().most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
-                    generation.model().most_ids(), ", the answer's among them; give a shorter one");
-  text.new_tokens = std::min(generation.settings().max_new_tokens, generation.model().most_ids() - ids);
+  BLIPFT_USER_CHECK(ids <= generation.model().most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
+                    generation.model().most_ids(), "; give a shorter one");
+  text.new_tokens = generation.settings().new_tokens(inputs, ids);
   if (inputs.has_picture()) {
     const std::string file = io::read_whole_file(request.image, most_picture_bytes);
     text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,

@@ -88,7 +88,7 @@ class PlannedGeneration {
   }
 
   void assume_prompts(const Config& config, bool scored, const std::string& missing) {
-    work_.longest_prompt = std::clamp<int64_t>(config.data.max_text_tokens, 1, model_.most_ids() - 1);
+    work_.longest_prompt = std::clamp<int64_t>(config.data.max_text_tokens, 1, model_.most_ids());
     if (scored) work_.longest_text = work_.longest_prompt;
     const int64_t samples = config.generate.samples;
     work_.texts = samples > 0 ? (samples + ranks_ - 1) / ranks_ : kMostTextsAtOnce;
@@ -96,7 +96,11 @@ class PlannedGeneration {
                 static_cast<long long>(work_.longest_prompt), missing.c_str(), model_.settings.text().c_str());
   }
 
-  int64_t context() const { return std::min(model_.most_ids(), work_.longest_prompt + model_.settings.max_new_tokens); }
+  int64_t context() const {
+    const int64_t before = model_.inputs.has_source() ? 1 : work_.longest_prompt;
+    const int64_t answer = model_.settings.max_ids(model_.inputs, work_.longest_prompt) - before;
+    return std::min(model_.most_ids(), work_.longest_prompt + answer);
+  }
 
   int64_t outside(const GenerationPlan& plan) const {
     return bytes_outside_of_arena(model_.config(), plan.strategy == StrategyKind::fsdp ? GroupSizes(ranks_) : GroupSizes(1),
@@ -113,7 +117,7 @@ class PlannedGeneration {
     Config config = model_.config();
     config.generate.batch_size = texts;
     TextsToGenerate work = work_;
-    work.longest_prompt = std::max<int64_t>(1, tokens - model_.settings.max_new_tokens);
+    work.longest_prompt = std::max<int64_t>(1, tokens - (model_.settings.max_length > 0 ? 1 : model_.settings.max_new_tokens));
     bool found = false;
     (void)choose_generation(config, *model_.model, choice(work), found);
     return found;

@@ -40,7 +40,7 @@ GenerationModel::GenerationModel(const Config& asked, bool planned)
     tokenizer = load_tokenizer(folder);
     instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);
   }
-  settings = generate_settings(asked, folder, tokenizer.get(), inputs.vocabulary);
+  settings = generate_settings(asked, folder, tokenizer.get(), inputs);
   puts_prefix = io::read_json_file(folder + "/config.json").value("model_type", "").starts_with("gemma");
 }
 

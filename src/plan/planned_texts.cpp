@@ -19,8 +19,8 @@ namespace {
 EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (has_tokenizer(config.model.path)) tokenizer = load_tokenizer(config.model.path);
-  EvaluationWork work{generate_settings(config, config.model.path, tokenizer.get(), inputs.vocabulary), inputs};
-  work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.max_text_tokens - 1));
+  EvaluationWork work{generate_settings(config, config.model.path, tokenizer.get(), inputs), inputs};
+  work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.max_text_tokens));
   work.prompts = config.evaluate.samples;
   work.batch_size = config.generate.batch_size;
   return work;

@@ -27,7 +27,7 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   program.beams = settings.beams;
   const int64_t before = inputs.has_source() ? 1 : work.longest_prompt;  // ids of a slot
   const int64_t sources = inputs.has_source() ? std::max<int64_t>({1, work.longest_prompt, work.longest_instruction}) : 0;
-  program.most_ids = std::min(inputs.max_text_tokens, before + settings.max_new_tokens);
+  program.most_ids = settings.max_ids(inputs, work.longest_prompt);
   const int64_t tokens = std::max<int64_t>({2, before, work.longest_text, inputs.has_source() ? 0 : work.longest_instruction});
   const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + sources + inputs.prefix_rows;
   program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));

@@ -14,21 +14,27 @@ using nlohmann::json;
 
 constexpr int64_t kMostBeams = 32;         // as many as BeamStep takes
 
-// Keys that change tokens unless they have this value or are absent. What only samples is looked at where the run samples.
+// Keys of generation_config.json that change tokens unless they have this value or are absent. Some do so only for texts
+// that are drawn, or searched for with beams.
 struct Neutral {
+  enum class Of { all, draws, beams };
   const char* key;
   json value;
-  bool sampling = false;
+  Of of = Of::all;
 };
 
 const std::vector<Neutral>& not_supported() {
+  using Of = Neutral::Of;
   static const std::vector<Neutral> keys = {
       {"no_repeat_ngram_size", 0}, {"encoder_no_repeat_ngram_size", 0}, {"encoder_repetition_penalty", 1.0},
       {"bad_words_ids", nullptr}, {"suppress_tokens", nullptr}, {"begin_suppress_tokens", nullptr},
       {"forced_bos_token_id", nullptr}, {"forced_eos_token_id", nullptr}, {"sequence_bias", nullptr},
-      {"num_beam_groups", 1}, {"penalty_alpha", 0}, {"guidance_scale", 1}, {"constraints", nullptr},
-      {"force_words_ids", nullptr}, {"exponential_decay_length_penalty", nullptr},
-      {"typical_p", 1.0, true}, {"epsilon_cutoff", 0.0, true}, {"eta_cutoff", 0.0, true}, {"top_h", nullptr, true}};
+      {"num_beam_groups", 1}, {"diversity_penalty", 0.0}, {"penalty_alpha", 0}, {"guidance_scale", 1},
+      {"constraints", nullptr}, {"force_words_ids", nullptr}, {"exponential_decay_length_penalty", nullptr},
+      {"watermarking_config", nullptr}, {"token_healing", false}, {"dola_layers", nullptr}, {"low_memory", false},
+      {"max_time", nullptr}, {"renormalize_logits", false, Of::beams},
+      {"typical_p", 1.0, Of::draws}, {"epsilon_cutoff", 0.0, Of::draws}, {"eta_cutoff", 0.0, Of::draws},
+      {"top_h", nullptr, Of::draws}};
   return keys;
 }
 
@@ -37,13 +43,27 @@ bool is_neutral(const json& found, const json& value) {
   return found.is_structured() && found.empty();
 }
 
-void refuse_unknown(const json& object, const std::string& file, bool sample) {
+void refuse_unknown(const json& object, const std::string& file, const GenerateSettings& settings) {
   for (const Neutral& neutral : not_supported()) {
     const auto found = object.find(neutral.key);
-    if (found == object.end() || (neutral.sampling && !sample)) continue;
+    const bool applies = neutral.of == Neutral::Of::all || (neutral.of == Neutral::Of::draws ? settings.rules.sample
+                                                                                             : settings.beams > 1);
+    if (found == object.end() || !applies) continue;
     BLIPFT_USER_CHECK(is_neutral(*found, neutral.value), file, ": ", neutral.key, ": found ",
                       io::brief(*found), ", which is not supported: the tokens would be others; remove it from the file");
   }
+}
+
+// What the file says and the run file may say better.
+void refuse_unless_given(const json& object, const std::string& file, const Config& config, const ModelInputs& inputs) {
+  const auto stops = object.find("stop_strings");
+  const bool stop = stops != object.end() && !stops->is_null() && !stops->empty();
+  BLIPFT_USER_CHECK(!stop || config.places.count("generate.stop") > 0, file, ": stop_strings: found ", io::brief(*stops),
+                    ", which is not read from this file; give these texts as generate.stop");
+  const auto start = object.find("decoder_start_token_id");
+  BLIPFT_USER_CHECK(!inputs.has_source() || start == object.end() || start->is_null() || *start == inputs.decoder_start, file,
+                    ": decoder_start_token_id: found ", io::brief(*start), ", but the model is trained with ",
+                    inputs.decoder_start, " (config.json); expected the same in both files");
 }
 
 // eos_token_id: one id or a list.
@@ -92,10 +112,17 @@ EarlyStopping early_stopping_of(const json& object, const std::string& file) {
   return EarlyStopping::never;
 }
 
+void check_draws(const TokenRules& rules, const std::string& file) {
+  BLIPFT_USER_CHECK(rules.temperature > 0 && rules.top_k >= 0 && rules.top_p > 0 && rules.top_p <= 1 && rules.min_p >= 0 &&
+                        rules.min_p <= 1, file, ": found temperature ", rules.temperature, ", top_k ", rules.top_k,
+                    ", top_p ", rules.top_p, ", min_p ", rules.min_p,
+                    "; expected a temperature > 0, a top_k >= 0, 0 < top_p <= 1 and 0 <= min_p <= 1");
+}
+
 }  // namespace
 
 GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer* tokenizer,
-                                   int64_t vocabulary) {
+                                   const ModelInputs& inputs) {
   const std::string file = folder + "/generation_config.json";
   const json object = read_object(file);
   const JsonFields fields(object, file);
@@ -106,17 +133,13 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   GenerateSettings settings;
   TokenRules& rules = settings.rules;
   rules.sample = g.do_sample == AutoSwitch::automatic ? fields.get<bool>("do_sample", false) : g.do_sample == AutoSwitch::on;
-  refuse_unknown(object, file, rules.sample);
   rules.seed = static_cast<uint64_t>(config.train.seed);
   if (rules.sample) {
     rules.temperature = static_cast<float>(number("temperature", g.temperature));
     rules.top_k = count("top_k", g.top_k);
     rules.top_p = static_cast<float>(number("top_p", g.top_p));
     rules.min_p = static_cast<float>(number("min_p", g.min_p));
-    BLIPFT_USER_CHECK(rules.temperature > 0 && rules.top_k >= 0 && rules.top_p > 0 && rules.top_p <= 1 && rules.min_p >= 0 &&
-                          rules.min_p <= 1, file, ": found temperature ", rules.temperature, ", top_k ", rules.top_k,
-                      ", top_p ", rules.top_p, ", min_p ", rules.min_p,
-                      "; expected a temperature > 0, a top_k >= 0, 0 < top_p <= 1 and 0 <= min_p <= 1");
+    check_draws(rules, file);
   }
   rules.repetition_penalty = static_cast<float>(number("repetition_penalty", g.repetition_penalty));
   BLIPFT_USER_CHECK(rules.repetition_penalty > 0, file, ": repetition_penalty: found ", rules.repetition_penalty,
@@ -133,13 +156,19 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   BLIPFT_USER_CHECK(settings.returned <= settings.beams, place_of(config, "generate.num_return_sequences"),
                     ": generate.num_return_sequences: found ", settings.returned, ", but there are ", settings.beams,
                     " beams (generate.num_beams); expected at most as many");
+  refuse_unknown(object, file, settings);
+  refuse_unless_given(object, file, config, inputs);
   settings.length_penalty = static_cast<float>(number("length_penalty", g.length_penalty));
   settings.early_stopping = given("early_stopping") ? g.early_stopping : early_stopping_of(object, file);
   settings.max_new_tokens = given("max_new_tokens") ? g.max_new_tokens
                                                     : fields.positive("max_new_tokens", g.max_new_tokens, kMostRows);
+  settings.file = file;
+  if (!given("max_new_tokens") && !fields.has("max_new_tokens") && fields.has("max_length"))
+    settings.max_length = fields.positive("max_length", 1, kMostRows);
   settings.ends = ends_of(folder, object, file, tokenizer);
   for (const int32_t id : settings.ends)
-    BLIPFT_USER_CHECK(id < vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", vocabulary, " tokens");
+    BLIPFT_USER_CHECK(id < inputs.vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", inputs.vocabulary,
+                      " tokens");
   settings.stop = g.stop;
   BLIPFT_USER_CHECK(std::count(g.stop.begin(), g.stop.end(), "") == 0, place_of(config, "generate.stop"),
                     ": generate.stop: has an empty text, at which every answer would end; remove it");
@@ -176,7 +205,21 @@ std::string GenerateSettings::text() const {
     if (rules.min_p > 0) text += concat(", min_p ", rules.min_p);
   }
   if (rules.repetition_penalty != 1) text += concat(", repetition_penalty ", rules.repetition_penalty);
+  if (max_length > 0) return concat(text, ", at most ", max_length, " tokens with the prompt");
   return concat(text, ", at most ", max_new_tokens, " tokens");
+}
+
+int64_t GenerateSettings::max_ids(const ModelInputs& inputs, int64_t prompt) const {
+  const int64_t before = inputs.has_source() ? 1 : prompt;
+  const int64_t wanted = max_length > 0 ? std::max(before + 1, max_length - inputs.text_prefix()) : before + max_new_tokens;
+  return std::min(inputs.max_text_tokens + 1, wanted);
+}
+
+int64_t GenerateSettings::new_tokens(const ModelInputs& inputs, int64_t prompt) const {
+  const int64_t before = inputs.has_source() ? 1 : prompt, rows = inputs.text_prefix() + before;
+  BLIPFT_USER_CHECK(max_length == 0 || rows < max_length, file, ": max_length: found ", max_length, ", but the prompt alone takes ",
+                    rows, " of these tokens; give generate.max_new_tokens, which counts new tokens alone and wins over it");
+  return max_ids(inputs, prompt) - before;
 }
 
 }  // namespace blipft

@@ -35,9 +35,9 @@ void PromptSet::check_prompts() {
     const auto ids = static_cast<int64_t>(prompt.ids.size());
     if (ids == 0)
       leave_out(concat(prompt.name, ": the prompt is empty, and the tokenizer puts nothing before a text; expected some text"));
-    else if (ids >= most)
+    else if (ids > most)
       leave_out(concat(prompt.name, ": the prompt has ", ids, " tokens, and the model has positions for ", most,
-                       ", the answer's among them; shorten it"));
+                       "; shorten it"));
     else if (inputs_.has_picture() && prompt.picture < 0)
       leave_out(concat(prompt.name, ": there is no picture, and the model reads one"));
     else return false;
@@ -104,7 +104,7 @@ std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config,
   }
   const char* const key = config.data.val_path.empty() ? "data.path" : "data.val_path";
   const std::string& path = config.data.val_path.empty() ? config.data.path : config.data.val_path;
-  const GenerateSettings settings = generate_settings(config, config.model.path, data.tokenizer.get(), inputs.vocabulary);
+  const GenerateSettings settings = generate_settings(config, config.model.path, data.tokenizer.get(), inputs);
   return std::make_unique<ValidationPrompts>(ValidationPrompts{
       settings, PromptSet(config, {dataset, path, key, path}, *data.tokenizer, inputs, config.evaluate.samples, data.instructions)});
 }

@@ -302,6 +302,34 @@ def a_run_s_own_file_leaves_the_model_s_settings(space):
 
 
 @test
+def texts_end_where_positions_and_max_length_end(space):
+    model = space.copy(space.model)
+    config = json.loads((model / "config.json").read_text())
+    queries = config["num_query_tokens"]
+    config["text_config"]["max_position_embeddings"] = queries + 8
+    (model / "config.json").write_text(json.dumps(config))
+    generation = model / "generation_config.json"
+    of_file = json.loads(generation.read_text()) if generation.exists() else {}
+
+    def new_tokens(*options, **keys):
+        generation.write_text(json.dumps({**of_file, **keys}))
+        lines, _, out = generate(space, 0, f"model.path={model}", "generate.samples=2", "generate.min_new_tokens=60", *options)
+        return {line["tokens"] for line in lines}, out
+
+    # The prompt is the start token. All 8 positions are read, and the last of them gives a token too.
+    check(new_tokens("generate.max_new_tokens=50")[0] == {8})
+    found, out = new_tokens(max_length=queries + 6)
+    check(found == {5} and f"at most {queries + 6} tokens with the prompt" in out, found, out)
+    check(new_tokens("generate.max_new_tokens=3", max_length=queries + 6)[0] == {3})
+    generation.write_text(json.dumps({**of_file, "renormalize_logits": True}))
+    error = generate(space, 0, f"model.path={model}", "generate.samples=2", "generate.num_beams=2", expected=1)
+    check(f"{generation}: renormalize_logits: found true" in error and "remove it" in error, error)
+    generation.write_text(json.dumps({**of_file, "max_length": queries}))
+    error = generate(space, 0, f"model.path={model}", "generate.samples=2", expected=1)
+    check(f"{generation}: max_length: found {queries}" in error and "generate.max_new_tokens" in error, error)
+
+
+@test
 def bad_input_is_told_and_keeps_what_was_written(space):
     broken = space.copy(space.data)
     pictures = sorted(broken.rglob("*.png")) + sorted(broken.rglob("*.jpg"))
