@@ -2,14 +2,19 @@
 #include "checkpoint/saving.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <vector>
 
 #include "blipft/model.h"
 #include "blipft/model_class.h"
+#include "checkpoint/saved_config.h"
 #include "engine/settings.h"
 #include "io/json.h"
 #include "weights/adapter_files.h"
@@ -22,35 +27,6 @@ namespace blipft {
 namespace {
 
 constexpr int64_t kShardBytes = int64_t{5} << 30;  // of a file of tensors, at most
-
-// Gives every object inside of `object` that says its dtype this one.
-void set_dtype(nlohmann::ordered_json& object, const char* name) {
-  for (auto& [key, value] : object.items()) {
-    if (key == "dtype" || key == "torch_dtype") value = name;
-    else if (value.is_structured()) set_dtype(value, name);
-  }
-}
-
-// Says of the model and, where it is a part, of its language model that the head is not the embeddings.
-void untie(nlohmann::ordered_json& config) {
-  // Of a T5 the flag has another meaning, too (t5_config.h), and transformers goes by the file that has both.
-  const auto untie_part = [](nlohmann::ordered_json& part) {
-    if (part.value("model_type", "") != "t5") part["tie_word_embeddings"] = false;
-  };
-  untie_part(config);
-  if (config.contains("text_config")) untie_part(config["text_config"]);
-}
-
-// config.json with the dtype that was saved.
-std::string saved_config(const std::string& source, DType dtype, bool untied, bool own_head) {
-  nlohmann::ordered_json config = io::read_json_file<nlohmann::ordered_json>(source + "/config.json");
-  const char* name = dtype == DType::bf16 ? "bfloat16" : "float32";
-  set_dtype(config, name);
-  config["dtype"] = name;
-  config["torch_dtype"] = name;
-  if (untied || (own_head && says_tied(config))) untie(config);
-  return config.dump(2) + "\n";
-}
 
 std::vector<std::string> copied_files(const std::string& directory) {
   std::vector<std::string> names = input_files(directory);
@@ -136,6 +112,8 @@ class Saver {
 
  private:
   DType dtype_of(const Unit& unit, const Parameter& parameter) const;
+  DType config_dtype(const std::vector<CheckpointWriter::Entry>& entries) const;
+  void write_config(const std::vector<CheckpointWriter::Entry>& entries, bool unties);
   Tensor gather(const Unit& unit, DType dtype);
   void save_held(const Unit& unit);
   LowRank adapter_of(const Unit& unit, const std::string& weight, const Tensor& gathered) const;
@@ -151,6 +129,34 @@ class Saver {
 
 DType Saver::dtype_of(const Unit& unit, const Parameter& parameter) const {
   return saved_dtype(unit, parameter, job_.settings, context_.store->weight_dtype(unit), job_.checkpoint);
+}
+
+// What config.json says of all tensors: transformers casts them to it. That of trained weights, which nothing must round; if
+// only adapters were trained, that of most elements.
+DType Saver::config_dtype(const std::vector<CheckpointWriter::Entry>& entries) const {
+  const auto trained = [&](const Unit* unit) { return unit->trainable && is_saved(*unit, job_.settings); };
+  if (std::any_of(context_.units.begin(), context_.units.end(), trained)) return job_.settings.trained;
+  std::map<DType, int64_t> elements;
+  for (const CheckpointWriter::Entry& entry : entries)
+    elements[entry.dtype] += std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
+  const auto most = std::max_element(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == elements.end() ? job_.settings.trained : most->first;
+}
+
+void Saver::write_config(const std::vector<CheckpointWriter::Entry>& entries, bool unties) {
+  int64_t vocabulary = 0;
+  for (const Unit* unit : context_.units)
+    for (const Parameter& parameter : unit->parameters())
+      if (parameter.kind == ParameterKind::embedding) vocabulary = std::max(vocabulary, parameter.shape[0]);
+  const auto source = io::read_json_file<nlohmann::ordered_json>(job_.source + "/config.json");
+  const SavedConfig saved = saved_config(job_.source, config_dtype(entries),
+                                         unties || (has_head(context_.units) && says_tied(source)), vocabulary);
+  std::vector<std::string> copied = copied_files(job_.source);
+  if (!saved.processor.empty()) std::erase(copied, "processor_config.json");
+  writer_->write_text("config.json", saved.config);
+  writer_->copy_files(job_.source, copied);
+  if (!saved.processor.empty()) writer_->write_text("processor_config.json", saved.processor);
+  for (const std::string& note : saved.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
 }
 
 void Saver::open() {
@@ -175,8 +181,7 @@ void Saver::open() {
   for (const NamedTensor* tensor : beside_)
     entries.push_back({tensor->first, tensor->second.dtype, tensor->second.shape});
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
-  writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties, has_head(context_.units)));
-  writer_->copy_files(job_.source, copied_files(job_.source));
+  write_config(entries, unties);
 }
 
 void Saver::finish() {
