@@ -85,6 +85,7 @@ struct TrainSection {
   std::string optim = "adamw";          ///< adamw | adamw8bit | lion | sgd
   bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
+  bool decay_norms_and_biases = true;   ///< as torch.optim.AdamW does; false: weight_decay spares them, as transformers' Trainer does
   double gradient_clip_val = 0;         ///< 0: no clipping
   FaultAction on_nonfinite = FaultAction::stop;  ///< a step whose loss or gradient norm is not finite
   LayerCheckpointing act_ckpt = LayerCheckpointing::none;  ///< layers that recompute their forward in backward

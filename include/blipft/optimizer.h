@@ -38,12 +38,15 @@ class Optimizer {
   virtual bool takes(const std::vector<StateSpec>& specs) const {
     return std::all_of(specs.begin(), specs.end(), [](const StateSpec& spec) { return spec.format->plain(); });
   }
+  /// Returns true if weight decay applies to `parameter`.
+  virtual bool decays(const Parameter& parameter) const = 0;
   /// What an update works on.
   struct Operands {
     Tensor param, master, grad;            ///< [n]; master is f32, or absent
     std::vector<Stored> state;             ///< [n] each: in the formats that takes() agreed to, or plain
     Tensor squares;                        ///< f32 [squares_count(n)], out, optional: see ops.h
     int64_t unit = 0, first = 0;           ///< the elements of that unit's flat buffer from `first` on
+    bool decays = true;                    ///< decays() of the parameters; equal for all elements
     int64_t link_bytes = 0;                ///< of an element of param, master and states that are read from the host
   };
   virtual void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const = 0;
@@ -52,6 +55,7 @@ class Optimizer {
 /// What optimizers are made of; each takes what it has a use for.
 struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
+  bool decay_norms_and_biases = true;      ///< false: weight_decay is not applied to them
   bool stochastic_rounding = false;        ///< of parameters in bf16 that have no masters
   uint64_t seed = 0;                       ///< of its random numbers
 };

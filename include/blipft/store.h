@@ -182,11 +182,12 @@ class ParameterStore {
   bool trains() const { return trains_; }
 
  private:
-  // A range of a trained unit's shard whose states are stored alike.
+  // A range of a trained unit's shard that is updated in one way.
   struct Range {
     int64_t first, count;
     int64_t squares;                       // where its sums of squares start among those of all
     bool decoded;                          // for the update, which does not take all states as they are stored
+    bool decays;                           // Optimizer::decays() of its parameters
     std::vector<StateSpec> specs;
     std::vector<Stored> states;
   };

@@ -33,8 +33,9 @@ struct ParameterGroup {
 };
 
 /// What a parameter is to those who store it: model.quantize takes the weights of layers; block-wise optimizer states
-/// leave embeddings, whose rows see few gradients, in f32. `other`: norms, biases, heads, whatever is not a matrix.
-enum class ParameterKind { other, layer_weight, embedding };
+/// leave embeddings, whose rows see few gradients, in f32; weight decay may leave out norms and biases. `other`: heads and
+/// whatever else there is.
+enum class ParameterKind { other, layer_weight, embedding, norm_or_bias };
 
 /// A named, shaped range of a unit's flat buffer. The name is the Hugging Face state-dict key.
 struct Parameter {

@@ -184,6 +184,14 @@ void add_learning(std::vector<Key>& keys) {
   t(&T::fp8_keep_inputs, "fp8_keep_inputs", words_of<Fp8Retention>(),
     "whether layers' inputs stay in 8 bits from forward to backward: where the GPU has room, all, or none (cast twice)")
       .on_resume_is(OnResume::allowed);
+}
+
+void add_optimizer(std::vector<Key>& keys) {
+  const auto t = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::train, member, "train", rest...));
+  };
+  using T = TrainSection;
+  using Names = std::vector<std::string>;
   t(&T::optim, "optim",
     one_of(optimizer_names(),
            {{"adam", "adamw"}, {"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw"}, {"adamw_hf", "adamw"},
@@ -195,6 +203,8 @@ void add_learning(std::vector<Key>& keys) {
   t(&T::eps, "eps", from_to(least_f32, 1), "adamw adds it to the denominator", Names{"epsilon", "adam_epsilon"});
   t(&T::weight_decay, "weight_decay", from_to(0, most_factor),
     "adamw and lion decay weights by it apart from the gradient; sgd adds it to the gradient");
+  t(&T::decay_norms_and_biases, "decay_norms_and_biases", any(),
+    "false: train.weight_decay does not apply to norm weights and biases, as in transformers' Trainer");
   t(&T::momentum, "momentum", half_open(0, 1), "the momentum of sgd");
   t(&T::stochastic_rounding, "stochastic_rounding", any(),
     "true: updates of bf16-true round weights up or down at random, so that they are exact in the mean");
@@ -202,6 +212,7 @@ void add_learning(std::vector<Key>& keys) {
 
 void add_train(std::vector<Key>& keys) {
   add_learning(keys);
+  add_optimizer(keys);
   const auto t = [&](auto member, auto... rest) -> Key& {
     return keys.emplace_back(key(&Config::train, member, "train", rest...));
   };

@@ -24,7 +24,7 @@ PrecisionTypes precision_types(const Config& config) {
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
   return make_optimizer(train.optim, {train.beta1, train.beta2, train.eps, train.weight_decay, train.momentum,
-                                      train.stochastic_rounding, static_cast<uint64_t>(train.seed)});
+                                      train.decay_norms_and_biases, train.stochastic_rounding, static_cast<uint64_t>(train.seed)});
 }
 
 double learning_rate(const TrainSection& train, int64_t step, int64_t total) {

@@ -7,9 +7,9 @@ namespace blipft {
 
 namespace {
 
-class AdamW : public Optimizer {
+class AdamW : public DecayingOptimizer {
  public:
-  explicit AdamW(const OptimizerSettings& settings) : settings_(settings) {}
+  explicit AdamW(const OptimizerSettings& settings) : DecayingOptimizer(settings) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     return {{"exp_avg", &plain_format(dtype)}, {"exp_avg_sq", &plain_format(dtype)}};
   }
@@ -22,13 +22,10 @@ class AdamW : public Optimizer {
     ops.adamw_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0].tensor(),
                       .v = of.state[1].tensor(), .scalars = scalars, .squares = of.squares,
                       .beta1 = static_cast<float>(settings_.beta1), .beta2 = static_cast<float>(settings_.beta2),
-                      .eps = static_cast<float>(settings_.eps), .weight_decay = static_cast<float>(settings_.weight_decay),
-                      .rounding = rounding(settings_, of), .link_bytes = of.link_bytes},
+                      .eps = static_cast<float>(settings_.eps), .weight_decay = weight_decay(of),
+                      .rounding = rounding(of), .link_bytes = of.link_bytes},
                      stream);
   }
-
- private:
-  OptimizerSettings settings_;
 };
 
 }  // namespace

@@ -7,9 +7,9 @@ namespace blipft {
 
 namespace {
 
-class AdamW8bit : public Optimizer {
+class AdamW8bit : public DecayingOptimizer {
  public:
-  explicit AdamW8bit(const OptimizerSettings& settings) : settings_(settings), plain_(make_adamw(settings)) {}
+  explicit AdamW8bit(const OptimizerSettings& settings) : DecayingOptimizer(settings), plain_(make_adamw(settings)) {}
   std::vector<StateSpec> states(const Parameter& parameter, DType) const override {
     const bool small = parameter.numel() < kLeastElements || parameter.kind == ParameterKind::embedding ||
                        parameter.offset % code_block(CodeBook::dynamic8) != 0;
@@ -31,8 +31,8 @@ class AdamW8bit : public Optimizer {
                           .squares = of.squares,
                           .beta1 = static_cast<float>(settings_.beta1), .beta2 = static_cast<float>(settings_.beta2),
                           .eps = static_cast<float>(settings_.eps),
-                          .weight_decay = static_cast<float>(settings_.weight_decay),
-                          .rounding = rounding(settings_, of)},
+                          .weight_decay = weight_decay(of),
+                          .rounding = rounding(of)},
                          stream);
   }
 
@@ -41,7 +41,6 @@ class AdamW8bit : public Optimizer {
   static const Format& mean_format() { return quantized_format(CodeBook::dynamic8); }
   static const Format& square_format() { return quantized_format(CodeBook::dynamic8_unsigned); }
 
-  OptimizerSettings settings_;
   std::unique_ptr<Optimizer> plain_;
 };
 

@@ -5,9 +5,9 @@ namespace blipft {
 
 namespace {
 
-class Lion : public Optimizer {
+class Lion : public DecayingOptimizer {
  public:
-  explicit Lion(const OptimizerSettings& settings) : settings_(settings) {}
+  explicit Lion(const OptimizerSettings& settings) : DecayingOptimizer(settings) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     return {{"exp_avg", &plain_format(dtype)}};
   }
@@ -19,13 +19,10 @@ class Lion : public Optimizer {
     ops.lion_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0].tensor(),
                      .scalars = scalars, .squares = of.squares,
                      .beta1 = static_cast<float>(settings_.beta1), .beta2 = static_cast<float>(settings_.beta2),
-                     .weight_decay = static_cast<float>(settings_.weight_decay),
-                     .rounding = rounding(settings_, of), .link_bytes = of.link_bytes},
+                     .weight_decay = weight_decay(of),
+                     .rounding = rounding(of), .link_bytes = of.link_bytes},
                     stream);
   }
-
- private:
-  OptimizerSettings settings_;
 };
 
 }  // namespace

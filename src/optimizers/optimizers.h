@@ -10,10 +10,26 @@ std::unique_ptr<Optimizer> make_adamw8bit(const OptimizerSettings& settings);
 std::unique_ptr<Optimizer> make_lion(const OptimizerSettings& settings);
 std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings);
 
-/// How these operands' parameters are rounded: those in bf16 as settings.stochastic_rounding says.
-inline Rounding rounding(const OptimizerSettings& settings, const Optimizer::Operands& of) {
-  return {settings.stochastic_rounding && of.param.dtype == DType::bf16 && !of.master, settings.seed,
-          static_cast<uint32_t>(of.unit), of.first};
-}
+/// What all optimizers of the table share: weight decay and rounding as the settings say.
+class DecayingOptimizer : public Optimizer {
+ public:
+  explicit DecayingOptimizer(const OptimizerSettings& settings) : settings_(settings) {}
+  bool decays(const Parameter& parameter) const override {
+    return settings_.decay_norms_and_biases || settings_.weight_decay == 0 ||
+           parameter.kind != ParameterKind::norm_or_bias;
+  }
+
+ protected:
+  float weight_decay(const Operands& of) const {
+    return of.decays ? static_cast<float>(settings_.weight_decay) : 0.0f;
+  }
+  /// How the operands' parameters are rounded: those in bf16 as settings.stochastic_rounding says.
+  Rounding rounding(const Operands& of) const {
+    return {settings_.stochastic_rounding && of.param.dtype == DType::bf16 && !of.master, settings_.seed,
+            static_cast<uint32_t>(of.unit), of.first};
+  }
+
+  OptimizerSettings settings_;
+};
 
 }  // namespace blipft

@@ -5,9 +5,9 @@ namespace blipft {
 
 namespace {
 
-class Sgd : public Optimizer {
+class Sgd : public DecayingOptimizer {
  public:
-  explicit Sgd(const OptimizerSettings& settings) : settings_(settings) {}
+  explicit Sgd(const OptimizerSettings& settings) : DecayingOptimizer(settings) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     if (settings_.momentum == 0) return {};
     return {{"momentum_buffer", &plain_format(dtype)}};
@@ -21,13 +21,10 @@ class Sgd : public Optimizer {
                     .momentum_buffer = of.state.empty() ? Tensor{} : of.state[0].tensor(), .scalars = scalars,
                     .squares = of.squares,
                     .momentum = static_cast<float>(settings_.momentum),
-                    .weight_decay = static_cast<float>(settings_.weight_decay),
-                    .rounding = rounding(settings_, of), .link_bytes = of.link_bytes},
+                    .weight_decay = weight_decay(of),
+                    .rounding = rounding(of), .link_bytes = of.link_bytes},
                    stream);
   }
-
- private:
-  OptimizerSettings settings_;
 };
 
 }  // namespace

@@ -118,8 +118,10 @@ std::vector<SpecRange> spec_ranges(const StoreContext& context, const Unit& unit
     const int64_t first = std::max(begin, shard.first), last = std::min(end, shard.first + shard.count);
     if (first >= last) continue;
     std::vector<StateSpec> specs = state_specs(context, unit, parameters[i]);
-    if (!ranges.empty() && alike(ranges.back().specs, specs)) ranges.back().count += last - first;
-    else ranges.push_back({first - shard.first, last - first, std::move(specs)});
+    const bool decays = context.optimizer->decays(parameters[i]);
+    if (!ranges.empty() && ranges.back().decays == decays && alike(ranges.back().specs, specs))
+      ranges.back().count += last - first;
+    else ranges.push_back({first - shard.first, last - first, decays, std::move(specs)});
   }
   return ranges;
 }

@@ -22,9 +22,11 @@ struct UnitSections {
 };
 UnitSections cut_sections(const StoreContext& context, const Unit& unit);
 
-/// Ranges of elements of a trained unit's flat buffer between `first` and `first` + `count`, each with specs of its own.
+/// Ranges of elements of a trained unit's flat buffer between `first` and `first` + `count`, each updated in one way: with
+/// specs of its own, with weight decay or without.
 struct SpecRange {
   int64_t first, count;                    ///< counted from the shard's start
+  bool decays;                             ///< Optimizer::decays() of its parameters
   std::vector<StateSpec> specs;
 };
 std::vector<SpecRange> spec_ranges(const StoreContext& context, const Unit& unit, const Shard& shard);

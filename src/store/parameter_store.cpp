@@ -123,7 +123,7 @@ void ParameterStore::lay_out(const Unit& unit) {
     }
     const bool decodes = !context_.optimizer->takes(range.specs);
     if (decodes) most_decoded_ = std::max(most_decoded_, decoded);
-    held.ranges.push_back({range.first, range.count, 0, decodes, std::move(range.specs), std::move(states)});
+    held.ranges.push_back({range.first, range.count, 0, decodes, range.decays, std::move(range.specs), std::move(states)});
   }
   if (!transient_gradients()) return;
   held.consumed = context_.device->create_event();
@@ -392,6 +392,7 @@ void ParameterStore::update_part(const Unit& unit, const Range& range, int64_t f
   };
   Optimizer::Operands operands{part(held.sections[0].mine.tensor()), part(held.master), part(held.gradient)};
   operands.squares = squares_.part(range.squares + first / kSquaresSpan, {squares_count(count)});
+  operands.decays = range.decays;
   operands.unit = unit.index;
   operands.first = held.shard.first + range.first + first;
   const Tensor& values = held.master ? operands.master : operands.param;

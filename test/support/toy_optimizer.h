@@ -18,6 +18,7 @@ class ToyOptimizer : public Optimizer {
   std::vector<StateSpec> states(const Parameter&, DType) const override {
     return {{"sum_of_squares", &plain_format(DType::f32)}};
   }
+  bool decays(const Parameter&) const override { return false; }
   void scalars(int64_t, double lr, float* values) const override {
     values[kLearningRate] = static_cast<float>(lr);
     values[kBiasCorrection1] = values[kBiasCorrection2] = 1;

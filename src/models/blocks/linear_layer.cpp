@@ -234,7 +234,8 @@ LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layer
   unit.add_matrix({linear.weight, in, linear.out, std::move(modules)});
   if (!bias) return linear;
   for (const PackedLinear& layer : layers) {
-    const int64_t offset = unit.add(layer.name + ".bias", {layer.out}, Init::constant(0), linear.bias >= 0);
+    const int64_t offset = unit.add(layer.name + ".bias", {layer.out}, Init::constant(0), linear.bias >= 0,
+                                    ParameterKind::norm_or_bias);
     if (linear.bias < 0) linear.bias = offset;
   }
   return linear;

@@ -17,13 +17,15 @@ NormResult fresh(const StepContext& context, const Norm& norm, DType dtype, int6
 
 Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps) {
   Norm norm{size, -1, -1, eps};
-  norm.gamma = unit.add(name + ".weight", {size}, Init::constant(1));
-  norm.beta = unit.add(name + ".bias", {size}, Init::constant(0));
+  norm.gamma = unit.add(name + ".weight", {size}, Init::constant(1), false, ParameterKind::norm_or_bias);
+  norm.beta = unit.add(name + ".bias", {size}, Init::constant(0), false, ParameterKind::norm_or_bias);
   return norm;
 }
 
 Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps, RmsForm form) {
-  return {size, unit.add(name + ".weight", {size}, Init::constant(1 - form.offset)), -1, eps, form};
+  const int64_t gamma =
+      unit.add(name + ".weight", {size}, Init::constant(1 - form.offset), false, ParameterKind::norm_or_bias);
+  return {size, gamma, -1, eps, form};
 }
 
 NormResult take_norm(const StepContext& context, const Norm& norm, const UnitWeights& flat, const Tensor& x,

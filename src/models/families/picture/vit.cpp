@@ -27,7 +27,8 @@ void Vit::add_embeddings(const std::string& root, const AddUnit& add_unit) {
   patch_embedding_ = {3 * v.patch * v.patch, v.hidden, 0, 0};
   patch_embedding_.weight =
       embeddings_->add(root + "embeddings.patch_embedding.weight", {v.hidden, 3, v.patch, v.patch}, init);
-  patch_embedding_.bias = embeddings_->add(root + "embeddings.patch_embedding.bias", {v.hidden}, Init::constant(0));
+  patch_embedding_.bias = embeddings_->add(root + "embeddings.patch_embedding.bias", {v.hidden}, Init::constant(0),
+                                               false, ParameterKind::norm_or_bias);
 }
 
 void Vit::add_layer(const std::string& name, Unit& unit) {

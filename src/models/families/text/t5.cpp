@@ -99,7 +99,7 @@ Stack Builder::stack(const char* side, int64_t layers, bool decodes, const Activ
     if (i == 0) {
       stack.relative = RelativePositions{-1, c_.heads, relative_rule(c_, !decodes)};
       stack.relative->table = unit.add(block + "0.SelfAttention.relative_attention_bias.weight", {c_.buckets, c_.heads},
-                                       Init::normal(std_of(c_.hidden)));
+                                       Init::normal(std_of(c_.hidden)), false, ParameterKind::norm_or_bias);
     }
     Layer layer{&unit, {}};
     layer.sublayers.push_back(self_attention(unit, block + "0", decodes));
