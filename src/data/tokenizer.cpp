@@ -1,5 +1,6 @@
 // The tokenizer of byte-pair encoding, and of Unigram and WordPiece in its place: added tokens are cut out of the text,
 // the rest is normalised, split into words and merged.
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -60,6 +61,7 @@ class BpeTokenizer final : public FileTokenizer {
     size_t begin = 0;    ///< in the normalised text
     bool first = false;  ///< nothing stands before it
     size_t first_id = 0;
+    std::vector<size_t> ends = {};  ///< of its ids, in `text`; filled when a place in it is looked up
   };
 
   std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
@@ -100,10 +102,11 @@ class BpeTokenizer final : public FileTokenizer {
         continue;
       }
       const std::string clean = normalized(piece.text);
-      const std::vector<Part> parts = encode_clean(clean, begin == 0, options, ids);
+      std::vector<Part> parts = encode_clean(clean, begin == 0, options, ids);
       // The text before a place is normalised alike alone and with what follows, but where the two combine.
       resolve(places, end, [&](size_t byte) {
-        return index_at(parts, ids, clean, normalized(piece.text.substr(0, byte - begin)).size());
+        const size_t place = byte - begin;
+        return index_at(parts, ids, clean, clean == piece.text ? place : normalized(piece.text.substr(0, place)).size());
       });
     }
     return ids;
@@ -130,19 +133,23 @@ class BpeTokenizer final : public FileTokenizer {
   }
 
   /// The index of the id that stands for byte `place` of the normalised text.
-  size_t index_at(const std::vector<Part>& parts, const std::vector<int32_t>& ids, std::string_view clean,
+  size_t index_at(std::vector<Part>& parts, const std::vector<int32_t>& ids, std::string_view clean,
                   size_t place) const {
     if (parts.empty()) return ids.size();
-    size_t at = parts.size() - 1;
-    while (at > 0 && parts[at].begin > place) --at;
-    const Part& part = parts[at];
+    const auto behind = std::upper_bound(parts.begin() + 1, parts.end(), place,
+                                         [](size_t byte, const Part& one) { return byte < one.begin; });
+    const auto at = static_cast<size_t>(behind - parts.begin()) - 1;
+    Part& part = parts[at];
     if (part.piece.id >= 0) return part.first_id;
     const size_t end = at + 1 < parts.size() ? parts[at + 1].first_id : ids.size();
     const std::span<const int32_t> own = std::span(ids).subspan(part.first_id, end - part.first_id);
     // What is put before a text belongs to its first character.
     const std::string_view before = clean.substr(part.begin, place - part.begin);
-    const size_t place_there = before.empty() ? 0 : with_prefix(before, part.first).size();
-    return part.first_id + model_.index_at(part.text, own, place_there);
+    const size_t place_there = before.empty() ? 0 : size_with_prefix(before, part.first);
+    if (part.ends.empty()) part.ends = model_.ends_of(part.text, own);
+    const auto found = std::upper_bound(part.ends.begin(), part.ends.end(), place_there);
+    const auto index = static_cast<size_t>(found - part.ends.begin());
+    return part.first_id + std::min(index, std::max<size_t>(own.size(), 1) - 1);
   }
 
   std::string normalized(std::string_view text) const {
@@ -171,6 +178,11 @@ class BpeTokenizer final : public FileTokenizer {
                          (metaspace->prepend == Metaspace::Prepend::first && first);
     if (prepend && !marked.starts_with(metaspace->replacement)) marked.insert(0, metaspace->replacement);
     return marked;
+  }
+
+  size_t size_with_prefix(std::string_view text, bool first) const {
+    if (unigram_ || spec().metaspace) return with_prefix(text, first).size();
+    return text.size() + (spec().add_prefix_space && !text.starts_with(' ') ? 1 : 0);
   }
 
   /// T5's words: what white space parts, each with the mark before it, and again parted where it has marks.

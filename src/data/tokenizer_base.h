@@ -24,8 +24,7 @@ class FileTokenizer : public Tokenizer {
   }
   std::vector<int32_t> encode_with_places(const std::string& text, TextPlaces& places) const final {
     TextPlaces repaired;
-    for (const size_t byte : places.bytes)
-      repaired.bytes.push_back(unicode::repair_utf8(std::string_view(text).substr(0, byte)).size());
+    repaired.bytes = repaired_places(text, places.bytes);
     std::vector<int32_t> ids = encode_text(unicode::repair_utf8(text), by_files({}), repaired);
     repaired.ids.resize(repaired.bytes.size(), std::max<size_t>(ids.size(), 1) - 1);  // those at the text's end
     places.ids = std::move(repaired.ids);
@@ -60,6 +59,24 @@ class FileTokenizer : public Tokenizer {
   BpeSpec take_model() { return std::move(spec_.bpe); }
 
  private:
+  // Returns where `bytes` of a text (ascending) lie in the repaired text, in time linear in the text. A text can be
+  // repaired in parts that begin with the first byte of a character.
+  static std::vector<size_t> repaired_places(std::string_view text, const std::vector<size_t>& bytes) {
+    const auto continues = [&](size_t at) { return at < text.size() && (text[at] & 0xc0) == 0x80; };
+    std::vector<size_t> places;
+    size_t done = 0, size = 0;             // of the text and of the repaired text
+    for (const size_t byte : bytes) {
+      size_t first = byte;                 // of the character that the byte belongs to
+      while (first > done && continues(first)) --first;
+      size += unicode::repair_utf8(text.substr(done, first - done)).size();
+      done = first;
+      size_t end = byte + 1;
+      while (continues(end)) ++end;
+      const size_t width = unicode::repair_utf8(text.substr(first, end - first)).size();
+      places.push_back(size + std::min(byte - first, std::max<size_t>(width, 1) - 1));
+    }
+    return places;
+  }
   EncodeOptions by_files(EncodeOptions options) const {
     options.split_special_tokens |= spec_.split_special_tokens;
     return options;

@@ -199,14 +199,15 @@ size_t BpeModel::unknown_length(std::string_view text) const {
   return length;
 }
 
-size_t BpeModel::index_at(std::string_view words, std::span<const int32_t> ids, size_t place) const {
+std::vector<size_t> BpeModel::ends_of(std::string_view words, std::span<const int32_t> ids) const {
+  std::vector<size_t> ends;
   size_t end = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    end += ids[i] == spec_.unknown_id ? unknown_length(words.substr(std::min(end, words.size())))
-                                      : lengths_[static_cast<size_t>(ids[i])];
-    if (place < end) return i;
+  for (const int32_t id : ids) {
+    end += id == spec_.unknown_id ? unknown_length(words.substr(std::min(end, words.size())))
+                                  : lengths_[static_cast<size_t>(id)];
+    ends.push_back(end);
   }
-  return std::max<size_t>(ids.size(), 1) - 1;
+  return ends;
 }
 
 void BpeModel::encode_part(std::string_view word, std::vector<int32_t>& ids) const {

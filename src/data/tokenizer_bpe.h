@@ -34,8 +34,8 @@ class BpeModel {
   BpeModel(BpeSpec spec, const std::string& file);
   /// Appends the ids of one word: well-formed UTF-8, of any length.
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
-  /// Which of `ids`, those of one or more whole words, stands for byte `place` of them.
-  size_t index_at(std::string_view words, std::span<const int32_t> ids, size_t place) const;
+  /// Returns where each of `ids` ends in `words`, whose ids they are.
+  std::vector<size_t> ends_of(std::string_view words, std::span<const int32_t> ids) const;
 
  private:
   struct Merge {
