@@ -23,11 +23,19 @@ void RunFaults::watch(const CommGroups& groups) const {
 }
 
 const HostBatch* RunFaults::next(DataLoader& loader, int64_t step) {
-  const bool validates = activity_.state().phase == Activity::Phase::validation;
-  if (!validates) activity_.step(step);
+  activity_.step(step);
+  return next_batch(loader, concat("step ", step));
+}
+
+const HostBatch* RunFaults::next_of_validation(DataLoader& loader, int64_t step) {
+  activity_.set({Activity::Phase::validation, Activity::Doing::host, step, -1});
+  return next_batch(loader, concat("validation after step ", step));
+}
+
+const HostBatch* RunFaults::next_batch(DataLoader& loader, const std::string& when) {
   const Activity::Scope scope(activity_, Activity::Doing::data);
   const HostBatch* batch = loader.next();
-  bad_samples_.note(*batch, concat(validates ? "validation after step " : "step ", step));
+  bad_samples_.note(*batch, when);
   return batch;
 }
 

@@ -33,8 +33,10 @@ class RunFaults {
   /// What gives the folders up where this process ends because another is gone, a rank or the launcher.
   void unlock_at_end(const std::function<void()>& unlock) const;
   void stop_watching() const { watchdog_.set_check(nullptr); }
-  /// The next batch of step `step`, or of the validation after it.
+  /// Returns the next batch of step `step`. From here on verdicts and warnings name that step.
   const HostBatch* next(DataLoader& loader, int64_t step);
+  /// Returns the next batch of the validation after `step`.
+  const HostBatch* next_of_validation(DataLoader& loader, int64_t step);
   /// After each step, in order; see NonFiniteSteps::finished().
   void finished(const StepResult& result, Progress& progress);
   /// The output folder is there from now on.
@@ -46,6 +48,8 @@ class RunFaults {
   void after_saving(const std::vector<std::string>& saved) const;
 
  private:
+  const HostBatch* next_batch(DataLoader& loader, const std::string& when);
+
   const Config& config_;
   const World& world_;
   Activity& activity_;

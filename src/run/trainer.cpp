@@ -112,7 +112,7 @@ void Run::validate(int64_t step) {
     tokens += result.labels;
   };
   for (int64_t i = 0; i < validation_loader_->steps_per_epoch(); ++i) {
-    const HostBatch* batch = faults_.next(*validation_loader_, step);
+    const HostBatch* batch = faults_.next_of_validation(*validation_loader_, step);
     if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) add();
     program.launch_evaluation(*batch);
     program.batch_taken(true);
@@ -128,6 +128,7 @@ void Run::validate(int64_t step) {
   if (best_.of_loss()) note_validation(step + 1, loss);
   if (evaluates_after(step)) evaluate(step);
   last_end_ns_ = 0;                        // the next step is not to count this as its own time
+  faults_.activity().phase(Activity::Phase::training);
 }
 
 // Counted from the run's start, so that a run that was stopped evaluates after the same steps.
@@ -198,6 +199,7 @@ bool Run::checkpoint_and_stop(int64_t done) {
     check_contents(true);                  // before anything that others may go on from
     checkpoints_->write(done);
     last_end_ns_ = 0;
+    faults_.activity().phase(Activity::Phase::training);
   }
   if (!last) stop_reason_ = checkpoints_->stop_reason();
   if (last || stopped()) {

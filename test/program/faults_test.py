@@ -315,6 +315,15 @@ def bad_samples_are_skipped_counted_and_listed(space):
 
 
 @test
+def a_bad_sample_behind_a_validation_names_its_own_step(space):
+    data = space.copy(space.data)
+    names = corrupt(data, (40,))
+    result = run(space, 1, f"data.path={data}", "data.on_bad_sample=skip", "data.shuffle=false", f"data.val_path={space.data}",
+                 "train.batch_size=4", "train.val_check_interval=3")
+    check(re.search(rf"warning: rank 0 on \S+: step 10: .*{re.escape(names[0])}", result.err), result)
+
+
+@test
 def data_that_is_gone_is_not_skipped(space):
     data = space.copy(space.data)
     corrupt(data, range(48))
