@@ -60,10 +60,10 @@ def main():
         columns = read_steps(run)
         name = os.path.basename(os.path.normpath(run))
         width = max(1, len(columns["loss"]) // 20)
-        (line,) = axes.plot(columns["step"], columns["loss"], linewidth=0.8, alpha=0.4)
-        axes.plot(columns["step"], smooth(columns["loss"], width), color=line.get_color(),
+        (line,) = axes.plot(columns["step"] + 1, columns["loss"], linewidth=0.8, alpha=0.4)
+        axes.plot(columns["step"] + 1, smooth(columns["loss"], width), color=line.get_color(),
                   label=f"{name}: loss (mean of {width})")
-        rates.plot(columns["step"], columns["lr"], color=line.get_color(), linestyle=":", linewidth=1,
+        rates.plot(columns["step"] + 1, columns["lr"], color=line.get_color(), linestyle=":", linewidth=1,
                    label=f"{name}: learning rate")
         print(f"{name}: {len(columns['step'])} steps, loss {columns['loss'][0]:.4f} -> {columns['loss'][-1]:.4f}")
     axes.set_xlabel("step")

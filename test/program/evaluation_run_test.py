@@ -133,6 +133,20 @@ def texts_of_a_language_model(space):
     lines, _, _ = generate(space, 0, *options, "generate.samples=7", f"generate.weights={checkpoint(result.output, 2)}")
     check(texts_of(result, 1) == texts(lines) and len(lines) == 7, texts_of(result, 1), texts(lines))
     check({metric for _, metric in scores_of(result, 2)} == {"exact_match", "rouge_l"}, scores_of(result, 2))
+    tool, page, picture = ROOT / "tools/trace.py", result.output / "page.html", result.output / "loss.png"
+    for command in (("report", result.output, "-o", page), ("loss", result.output, "-o", picture)):
+        done = subprocess.run([sys.executable, tool, *command], capture_output=True, text=True)
+        if "matplotlib" in done.stderr:
+            return
+        check(done.returncode == 0, done.stderr)
+    check('<table id="generated">' in page.read_text(), "the report has no generated texts")
+    check(image_size(picture)[1] > 1.3 * 4.5 / 8 * image_size(picture)[0], "the scores are drawn below the loss")
+
+
+def image_size(path):
+    from PIL import Image
+    with Image.open(path) as image:
+        return image.size
 
 
 def best_of(result, metric):

@@ -161,9 +161,9 @@ class OneRun(unittest.TestCase):
         with mock.patch.object(plots, "draw_loss", draw):
             _, err = self.said("loss", self.run_, "-o", self.out / "loss.png")
         self.assertIn("3 parts, 22 steps", err)
-        np.testing.assert_array_equal(drawn[0]["loss"], np.arange(STEPS))
-        np.testing.assert_array_equal(drawn[0]["validation loss"], [3, 7, 11, 15, 19])
-        self.assertEqual(set(drawn[0]["resumed"]), {9.5})
+        np.testing.assert_array_equal(drawn[0]["loss"], 1 + np.arange(STEPS))   # as the log counts
+        np.testing.assert_array_equal(drawn[0]["validation loss"], [4, 8, 12, 16, 20])
+        self.assertEqual(set(drawn[0]["resumed"]), {10.5})
         out = io.StringIO()
         with mock.patch.object(sys, "argv", ["plot_loss.py", str(self.run_), "--out", str(self.out / "plot.png")]), \
                 contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
@@ -183,8 +183,9 @@ class OneRun(unittest.TestCase):
             "  part 0: steps 0 to 12 on 4 ranks, fsdp, 5.0 to 17.9 s; the last 3 were taken again\n"
             "  part 1: from step 10 on 3 ranks, ddp, started at 60.0 s: no finished step\n"
             "  part 2: steps 10 to 21 on 2 ranks, ddp, 125.0 to 136.9 s, 107.1 s after the step before\n"
-            "below: part 2 alone, but for losses (--part N shows another)\n\nrank 0: 12 steps\n"), text)
-        self.assertIn("rank 1: 12 steps", text)
+            "below: part 2 alone, but for losses (--part N shows another)\n\n       rank      steps  samples/s  median ms"), text)
+        self.assertIn("\n\nrank 0: 12 steps\n", text)
+        self.assertIn("\n          1         12 ", text)
         self.assertNotIn("rank 2", text)
         # The validation of step 11 that part 0 made is not the run's.
         self.assertIn("validation: 5 times, 4000 tokens, 500.000 ms each in the median; "
@@ -197,8 +198,8 @@ class OneRun(unittest.TestCase):
 
     def test_another_part_is_shown_on_demand(self):
         text = self.said("summary", self.run_, "--part", 0)[0]
-        self.assertTrue(text.startswith("rank 0: 13 steps\n"), text)
-        self.assertIn("rank 3: 13 steps", text)
+        self.assertIn("\n\nrank 0: 13 steps\n", text)
+        self.assertIn("\n          3         13 ", text)
         self.assertIn("has no part 7; it has 0, 1, 2", call("summary", self.run_, "--part", 7)[2])
         self.assertIn("trace.part0001.rank0000.h5: has no finished step", call("summary", self.run_, "--part", 1)[2])
 

@@ -95,6 +95,32 @@ class Summary(unittest.TestCase):
         self.assertEqual(rank["parts"]["data_wait"]["median_ns"], 300)
         self.assertEqual(rank["parts"]["idle"]["median_ns"], 100)
 
+    def test_data_wait_between_steps(self):
+        """Steps of 100 that wait 900 before each but the first: with spans, and by the step's own figure without."""
+        steps = [step_row(i, 1000 * i, 1000 * i + 100, wait=900) for i in range(5)]
+        work = [span("forward", COMPUTE, 1000 * i, 1000 * i + 100, step=i) for i in range(5)]
+        waits = [span("data_wait", HOST, 1000 * i - 880, 1000 * i - 5, step=i) for i in range(1, 5)]
+        for spans, wait in ((work + waits, 875), (work, 900)):
+            with Run({"steps": steps, "spans": spans}, attributes=[{"samples_per_step": 8.0}]) as run:
+                rank, = summary.analyze(run)
+                text = call("summary", run)[1]
+            self.assertEqual(rank["parts"]["data_wait"]["median_ns"], wait)
+            self.assertEqual(rank["parts"]["compute"]["median_ns"], 100)
+            total = 100 + 4 * (1000 if wait == 900 else 980)
+            self.assertAlmostEqual(rank["parts"]["data_wait"]["percent"], 100 * 4 * wait / total)
+            self.assertAlmostEqual(rank["samples_per_second"], 8e9 / 1000)
+            self.assertIn("with the wait for data before a step: 0.001 ms", text)
+
+    def test_ranks_that_differ_are_named(self):
+        ranks = [{"steps": [step_row(i, 1000 * i, 1000 * i + 1000) for i in range(3)],
+                  "spans": [span("forward", COMPUTE, 1000 * i, 1000 * i + (500 if rank == 2 else 900), step=i) for i in range(3)]}
+                 for rank in range(4)]
+        with Run(*ranks) as run:
+            text = call("summary", run)[1]
+        self.assertIn("rank 2 differs: compute 50.00 % (median of the ranks: 90.00), idle 50.00 % (median of the ranks: 10.00)\n", text)
+        self.assertEqual(text.count(" differs: "), 1)
+        self.assertEqual(text.count(": 3 steps"), 1)     # all figures of the first rank alone
+
     def test_late_rank(self):
         steps = [step_row(0, 0, 1000)]
         first = [span("gather", COMMUNICATION, 100, 400, size=1000), span("gather", COMMUNICATION, 500, 700, size=1000),

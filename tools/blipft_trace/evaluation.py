@@ -55,7 +55,7 @@ def draw_scores(scores):
         other = axis.twinx() if large and len(large) < len(scores) else axis
         for number, (metric, (steps, values)) in enumerate(scores.items()):
             own = other if metric in large else axis
-            own.plot(steps, values, color=f"C{number}", marker="o", markersize=4, linewidth=1.2, label=metric,
+            own.plot(steps + 1, values, color=f"C{number}", marker="o", markersize=4, linewidth=1.2, label=metric,
                      linestyle="--" if own is not axis else "-")
         axis.set_xlabel("step")
         axis.set_ylabel("score")
@@ -70,7 +70,9 @@ def draw_scores(scores):
 
 
 def thumbnail(path):
-    """A picture as an img element; "" where its file is not there, or this Python cannot read it."""
+    """A picture as an img element; "" if there is none, its file is missing or this Python cannot read it."""
+    if not path:
+        return ""
     try:
         from PIL import Image
         with Image.open(path) as image:

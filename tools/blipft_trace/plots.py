@@ -2,6 +2,7 @@
 import numpy as np
 
 from .compare import names_of
+from .evaluation import draw_scores, scores_of
 from .files import TraceError
 from .parts import open_run
 from .validation import rows_of as validation_rows
@@ -45,18 +46,24 @@ def draw_validation(run, axis):
     """The losses of validations as points on a line, beside those of steps."""
     steps, loss = validation_rows(run, "step", "loss")
     if len(steps):
-        axis.plot(steps, loss, color="#aa3377", marker="o", markersize=4, linewidth=1, label="validation loss")
+        axis.plot(steps + 1, loss, color="#aa3377", marker="o", markersize=4, linewidth=1, label="validation loss")
 
 
 def draw_resumes(run, axis):
     """A line at each step from which the run went on."""
     for number, part in enumerate(run.parts[1:]):
-        axis.axvline(part.first_step - 0.5, color="#999999", linewidth=0.9, linestyle=":",
+        axis.axvline(part.first_step + 0.5, color="#999999", linewidth=0.9, linestyle=":",
                      label="_" if number else "resumed")
 
 
 def draw_loss(run, figure):
+    """The loss, and below it the scores of the texts that the run generated. Steps count from 1, as in the log."""
+    scores = scores_of(run)
+    if scores:
+        figure, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+        draw_scores(scores)(below)
     steps, mean, low, high, lr = loss_by_step(run)
+    steps = steps + 1
     axis = figure.subplots()
     marker = "." if len(steps) < 50 else None
     if (high > low).any():
@@ -90,13 +97,14 @@ def draw_losses(runs, names, figure):
     axis = figure.subplots()
     for run, name in zip(runs, names):
         steps, mean, *_ = loss_by_step(run)
+        steps = steps + 1
         width = max(1, len(steps) // 20)
         (line,) = axis.plot(steps, mean, linewidth=0.8, alpha=0.35)
         axis.plot(steps, smooth(mean, width), color=line.get_color(), linewidth=1.4,
                   label=f"{name} (mean of {width} steps)" if width > 1 else name)
         steps, loss = validation_rows(run, "step", "loss")
         if len(steps):
-            axis.plot(steps, loss, color=line.get_color(), marker="o", markersize=4, linewidth=0.8, linestyle="--",
+            axis.plot(steps + 1, loss, color=line.get_color(), marker="o", markersize=4, linewidth=0.8, linestyle="--",
                       label=f"{name}: validation")
     axis.set_xlabel("step")
     axis.set_ylabel("loss [nat]")
@@ -110,7 +118,7 @@ def write_loss(paths, path, part=None):
     for run in runs:
         run.tell()
     plt = pyplot()
-    figure = plt.figure(figsize=(8, 4.5), layout="constrained")
+    figure = plt.figure(figsize=(8, 7 if len(runs) == 1 and scores_of(runs[0]) else 4.5), layout="constrained")
     if len(runs) == 1:
         draw_loss(runs[0], figure)
     else:

@@ -11,7 +11,7 @@ from .parts import open_run, parts_text
 from .plots import pyplot
 from .report_pictures import all_pictures, samples_of_a_step
 from .report_timeline import timeline_data, typical_step
-from .summary import PARTS, close_all, gather_results, series_of, summarize_rank, summarize_run
+from .summary import PARTS, close_all, gather_results, samples_per_second, series_of, summarize_rank, summarize_run
 from .summary_text import (NAMES, clocks_text, evaluation_text, rank_text, ranks_text, slowest_text, split_text,
                            validation_text)
 
@@ -84,7 +84,8 @@ def headline(run, results, series):
     steps = [result.trace.steps() for result in results]
     step_ns = float(np.median(series["every_step"]))
     samples = samples_of_a_step(results)
-    rate = 1e9 * samples / step_ns if samples else sum(float(np.median(rows["samples_per_second"])) for rows in steps)
+    rates = [samples_per_second(result) for result in results]
+    rate = sum(rates) if all(rates) else 1e9 * samples / step_ns if samples else sum(float(np.median(rows["samples_per_second"])) for rows in steps)
     tflops = float(np.mean([np.median(rows["tflops"]) for rows in steps]))
     losses, = run.curve("loss")
     loss = losses[np.isfinite(losses)]

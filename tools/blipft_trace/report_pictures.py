@@ -60,7 +60,7 @@ def draw_loss(curve, run):
     def draw(figure):
         axis = figure.subplots()
         starts, _, size = bins_of(len(steps))
-        x = mean_in_bins(steps)
+        x = mean_in_bins(steps) + 1        # as the log counts
         bottom, top = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
         if (top > bottom).any():
             label = f"least to largest of {size} steps" if size > 1 else "least to largest rank"
@@ -106,6 +106,10 @@ def draw_speed(results):
         # By the time on the device; the rows' own figure is the host's, which may run ahead.
         samples = samples_of_a_step(results)
         rows = [common_rows(result, steps) for result in (results[:1] if samples else results)]
+        ends = [common_rows(result, steps)["end_ns"] for result in results]
+        if len(steps) > 1 and samples:   # from the end of a step to the end of the next; the first has none before it
+            between = np.max([np.diff(end, prepend=end[0] - own) for end, own in zip(ends, [longest[0]] * len(ends))], axis=0)
+            longest = np.where(np.diff(steps, prepend=steps[0] - 1) == 1, between, longest)
         rate = 1e9 * samples / np.maximum(longest, 1) if samples else sum(r["samples_per_second"] for r in rows)
         shown, norms = mean_in_bins(rate), mean_in_bins(rows[0]["grad_norm"])
         axis.plot(x, shown, color="#228833", linewidth=1.2, marker="." if len(x) < 50 else None, label="samples/s")

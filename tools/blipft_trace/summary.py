@@ -41,6 +41,7 @@ class BlockResult:
         copied = self.attributes.get("gathers") == "copies between devices"
         self.alone = [i for i, name in enumerate(trace.phases) if copied and name == "gather"]
         self.parts = {name: np.zeros(n, np.int64) for name in PARTS}
+        self.begin = steps["begin_ns"].copy()  # of each step's time, with the wait for its data before it
         self.communication = np.zeros(n, np.int64)
         self.copy = np.zeros(n, np.int64)
         self.idle_causes = collections.Counter()
@@ -56,6 +57,7 @@ class BlockResult:
         """Adds a block whose steps are at the positions `at`."""
         for name, values in other.parts.items():
             self.parts[name][at] = values
+        self.begin[at] = other.begin
         self.communication[at] = other.communication
         self.copy[at] = other.copy
         self.idle_causes.update(other.idle_causes)
@@ -143,10 +145,30 @@ def add_phases(result, compute):
     result.phase_flops += np.bincount(compute["phase"], compute["flops"], known)[:known]
 
 
+def begin_with_wait(trace, spans, steps):
+    """When each step's time begins: with the step, or where it waited for its data before that, with the wait, but not
+    before the previous step's end. A step that waits between steps is thus as long as what it keeps the run."""
+    rows = trace.steps()
+    at = np.searchsorted(rows["step"], steps["step"])
+    before = np.where(at > 0, rows["end_ns"][np.maximum(at - 1, 0)], steps["begin_ns"])
+    waits = spans[np.isin(spans["phase"], phase_numbers(trace.phases, "data_wait"))]
+    wait_begin = steps["begin_ns"].copy()
+    if len(waits):
+        order = np.argsort(waits["step"], kind="stable")
+        found = np.searchsorted(waits["step"][order], steps["step"])
+        row = order[np.minimum(found, len(order) - 1)]
+        known = (found < len(order)) & (waits["step"][row] == steps["step"])
+        wait_begin = np.where(known, waits["begin_ns"][row], wait_begin)
+    else:                                  # without spans: as much of the step's own figure as lies before it
+        wait_begin -= steps["data_wait_ns"]
+    return np.minimum(steps["begin_ns"], np.maximum(before, wait_begin))
+
+
 def split_block(trace, spans, steps):
     """Splits the time of `steps`, given their spans and their neighbours'; the result, and the steps' collectives."""
     result = BlockResult(trace, steps)
-    begin, end = steps["begin_ns"], steps["end_ns"]
+    begin, end = begin_with_wait(trace, spans, steps), steps["end_ns"]
+    result.begin = begin
     ignored = phase_numbers(trace.phases, "step")  # the step itself is no work
     if ignored:
         spans = spans[~np.isin(spans["phase"], ignored)]
@@ -173,7 +195,7 @@ def split_block(trace, spans, steps):
     parts["data_wait"] = inside[3] - inside[2]
     parts["idle"] = (end - begin) - inside[3]
     if not is_wait.any():  # no spans for it: the step's own figure, as far as nothing else ran
-        parts["data_wait"] = np.minimum(steps["data_wait_ns"], parts["idle"])
+        parts["data_wait"] = np.minimum(np.maximum(steps["data_wait_ns"], steps["begin_ns"] - begin), parts["idle"])
         parts["idle"] = parts["idle"] - parts["data_wait"]
     result.communication = communication.within(begin, end)
     result.copy = copy.within(begin, end)
@@ -273,7 +295,7 @@ def add_slowest(results, numbers):
             block, _ = split_block(result.trace, spans_near(result.index, steps), steps)
             result.index.forget()
             parts = {name: int(values[0]) for name, values in block.parts.items()}
-            result.slowest.append((number, int(steps["end_ns"][0] - steps["begin_ns"][0]), parts))
+            result.slowest.append((number, int(steps["end_ns"][0] - block.begin[0]), parts))
 
 
 def gather_results(part, warmup, all_steps=False):
@@ -337,10 +359,16 @@ def summarize_clock(clock):
             "largest_step": steps[most], "largest_ns": offsets[most]}
 
 
+def samples_per_second(result):
+    """Of this rank, from the end of one step to the end of the next in the median, with all that lies between; None: unknown."""
+    samples, ends = float(result.trace.attributes().get("samples_per_step", 0)), result.steps["end_ns"]
+    return 1e9 * samples / float(np.median(np.diff(ends))) if samples and len(ends) > 1 else None
+
+
 def summarize_split(result):
     """The part of the summary that comes from spans. Sums stand for all steps: those of a sample are scaled."""
     split, steps = result.split, result.split_steps
-    duration = (steps["end_ns"] - steps["begin_ns"]).astype(np.float64)
+    duration = (steps["end_ns"] - split.begin).astype(np.float64)
     total, median = duration.sum(), float(np.median(duration))
     scale = len(result.steps) / len(steps) if len(steps) != len(result.steps) else 1
 
@@ -360,7 +388,8 @@ def summarize_split(result):
                        "waited_ns": whole(kind.waited),
                        "median_bytes_per_second": float(np.median(rates)) * 1e9 if len(rates) else None}
     return {
-        "split": {"steps": len(steps), "of": len(result.steps)},
+        "split": {"steps": len(steps), "of": len(result.steps), "median_ns": median},
+        "samples_per_second": samples_per_second(result),
         "parts": {name: {"median_ns": float(np.median(values)), "percent": percent(values.sum(), total)}
                   for name, values in split.parts.items()},
         "phases": {name: {"time_ns": float(time * scale), "flops": float(flops * scale),
@@ -449,7 +478,10 @@ def series_of(results):
             series[name] += result.parts[name][at] / len(results)
     every, longest = common_steps(results)
     series["number"] = common
-    series["step"] = longest[np.searchsorted(every, common)]
+    series["step"] = np.zeros(len(common), np.int64)
+    for result in results:
+        at = np.searchsorted(result.split_steps["step"], common)
+        series["step"] = np.maximum(series["step"], result.split_steps["end_ns"][at] - result.split.begin[at])
     series["every_step"] = longest
     series["peak_bytes"] = max(memory_by_owner(result.trace)[1]["replayed"] for result in results)
     return series

@@ -1,12 +1,14 @@
 """The summary as text and as JSON."""
 import json
+import statistics
 
 from .fp8 import fp8_text
 from .parts import parts_text
 
 NAMES = {"compute": "compute", "exposed_communication": "communication, exposed", "exposed_copy": "copies, exposed",
          "data_wait": "waiting for data", "idle": "idle"}
-MOST_RANKS = 8  # of more, a table, and all figures of the ranks that stand out
+MOST_RANKS = 8  # that differ are named with their figures
+NOTED = 2       # percent of a step's time by which a rank must differ from the others to be named
 
 
 def ms(ns):
@@ -27,7 +29,10 @@ def time_text(r):
         worst = ", ".join(map(str, step["slow_steps"]))
         lines.append(f"  slow steps        {step['slow_count']} took over 1.2 x the median; slowest: {worst}")
     lines.append(f"  between steps     {ms(r['between_steps_ns'])} median")
-    lines.append("  one step, parts that do not overlap (median, share of all steps' time):")
+    with_wait = r["split"]["median_ns"]
+    lines.append("  one step, parts that do not overlap (median, share of all steps' time" +
+                 (f", with the wait for data before a step: {ms(with_wait).strip()}" if with_wait > 1.001 * step["median_ns"] else "") +
+                 "):")
     for name, part in r["parts"].items():
         lines.append(f"    {NAMES[name]:24s}{ms(part['median_ns'])}  {part['percent']:6.2f} %")
     for cause, idle in list(r["idle_causes"].items())[:6]:
@@ -186,31 +191,65 @@ def ranks_text(summary):
 
 def ranks_table(summary):
     """A line for each rank."""
-    head = ("rank", "steps", "median ms", "99 % ms", "compute %", "comm. %", "copy %", "data %", "idle %", "waited ms",
+    head = ("rank", "steps", "samples/s", "median ms", "99 % ms", "compute %", "comm. %", "copy %", "data %", "idle %", "waited ms",
             "late ms")
     lines = ["".join(f"{name:>11s}" for name in head)]
     for r in summary:
         n = max(r["steps"], 1)
-        cells = [r["rank"], r["steps"], *(f"{r['step'][name] / 1e6:.3f}" for name in ("median_ns", "p99_ns")),
+        rate = r["samples_per_second"]
+        cells = [r["rank"], r["steps"], f"{rate:.4g}" if rate else "-", *(f"{r['step'][name] / 1e6:.3f}" for name in ("median_ns", "p99_ns")),
                  *(f"{part['percent']:.2f}" for part in r["parts"].values()),
                  *(f"{r[name] / n / 1e6:.3f}" for name in ("waited_for_slower_ns", "made_others_wait_ns"))]
         lines.append("".join(f"{cell!s:>11s}" for cell in cells))
     return "\n".join(lines)
 
 
+def figures_of(r):
+    """{name: (value, unit, by how much it must differ from the ranks' median to be named)}."""
+    n = max(r["steps"], 1)
+    step = r["step"]["median_ns"] / 1e6
+    figures = {"step": (step, "ms", NOTED * step / 100)}
+    figures.update({NAMES[name]: (part["percent"], "%", NOTED) for name, part in r["parts"].items()})
+    figures["later than the others"] = (r["made_others_wait_ns"] / n / 1e6, "ms a step", NOTED * step / 100)
+    return figures
+
+
+def ranks_that_differ(summary):
+    """{rank: ["idle 12.10 % (median of the ranks: 3.02)", ...]}, the rank that differs most first."""
+    found, most = {}, {}
+    all_figures = [(r["rank"], figures_of(r)) for r in summary]
+    for name in all_figures[0][1]:
+        median = statistics.median(figures[name][0] for _, figures in all_figures)
+        for rank, figures in all_figures:
+            value, unit, noted = figures[name]
+            if abs(value - median) > noted:
+                found.setdefault(rank, []).append(f"{name} {value:.2f} {unit} (median of the ranks: {median:.2f})")
+                most[rank] = max(most.get(rank, 0), abs(value - median) / noted)
+    return dict(sorted(found.items(), key=lambda item: -most[item[0]]))
+
+
+def all_ranks_text(summary):
+    """The table of all ranks, and the names of those that differ."""
+    differ = ranks_that_differ(summary)
+    lines = [ranks_table(summary), "(waited and late: a step, in collectives)"]
+    rates = [r["samples_per_second"] for r in summary]
+    if all(rates):
+        lines.append(f"all ranks: {sum(rates):.4g} samples/s")
+    lines += [f"rank {rank} differs: {', '.join(what)}" for rank, what in list(differ.items())[:MOST_RANKS]]
+    if len(differ) > MOST_RANKS:
+        lines.append(f"{len(differ) - MOST_RANKS} more ranks differ: {', '.join(map(str, list(differ)[MOST_RANKS:]))}")
+    lines.append(f"{'No rank differs' if not differ else 'The others do not differ'} by more than {NOTED} %. Below: all figures of rank "
+                 f"{summary[0]['rank']}; --rank R shows another, --json all.")
+    return "\n".join(lines)
+
+
 def to_text(summary, ranks=None):
-    """ranks: those to show with all figures; None: all, or of many ranks those that stand out."""
-    shown, table = summary, ""
+    """ranks: those to show with all figures; None: the first one, and of several a table of all."""
+    shown, table = summary[:1], all_ranks_text(summary) if len(summary) > 1 else ""
     if ranks is not None:
-        shown = [r for r in summary if r["rank"] in ranks]
-    elif len(summary) > MOST_RANKS:
-        stand_out = (summary[0], max(summary, key=lambda r: r["step"]["median_ns"]),
-                     max(summary, key=lambda r: r["made_others_wait_ns"]))
-        shown = [r for r in summary if any(r is other for other in stand_out)]
-        table = (ranks_table(summary) + "\n(waited and late: a step, in collectives. Above: the first rank, the "
-                 "slowest, and the one that came latest; --rank R shows another, --json all)")
-    texts = [parts_text(summary[0]["run_parts"], summary[0]["part"]), split_text(summary), *map(rank_text, shown),
-             table, slowest_text(summary), validation_text(summary), evaluation_text(summary), fp8_text(summary),
+        shown, table = [r for r in summary if r["rank"] in ranks], ""
+    texts = [parts_text(summary[0]["run_parts"], summary[0]["part"]), split_text(summary), table, *map(rank_text, shown),
+             slowest_text(summary), validation_text(summary), evaluation_text(summary), fp8_text(summary),
              clocks_text(summary), ranks_text(summary)]
     return "\n\n".join(text for text in texts if text)
 
