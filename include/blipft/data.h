@@ -192,6 +192,8 @@ class Dataset {
   virtual Sample read(int64_t index) const = 0;
   /// Reads no picture. This default is right where the text is no conversation and has no prompt.
   virtual Prompt read_prompt(int64_t index) const;
+  /// The number of a sample in the order of the files, from 0; another one than its index where samples were left out.
+  virtual int64_t number_of(int64_t index) const { return index; }
   virtual bool has_pictures() const { return true; }  ///< false: no sample has one
   /// Samples of one group stay together when a part of the samples is held out.
   struct SplitGroup {

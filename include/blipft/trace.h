@@ -76,6 +76,14 @@ struct Fp8Record {
   int64_t not_finite = 0;                       ///< of these, infinite or no number
 };
 
+/// A sample that a step trained on, on this rank.
+struct StepSampleRecord {
+  int64_t step = 0;
+  int32_t micro_batch = 0;
+  int32_t place = 0;                            ///< of the sample in its micro-batch
+  int64_t sample = 0;                           ///< Dataset::number_of()
+};
+
 struct MemoryRecord {
   int64_t step = 0;
   std::string phase;                            ///< before_forward, after_forward, after_backward, after_optimizer, ...
@@ -109,7 +117,7 @@ struct DriverMemoryRecord {
 /// Names and attributes come before the first record: from then on the file takes only rows (HDF5's SWMR mode), and
 /// set_names() and set_attribute() throw Error. Size in the file, in bytes: 88 a StepRecord, 56 a SpanRecord, 88 a
 /// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 40 a ValidationRecord, 56 a
-/// KernelRecord, 48 an Fp8Record and 512 each different name of a kernel. Memory phases and owners have at most 31 bytes, planned names
+/// KernelRecord, 48 an Fp8Record, 24 a StepSampleRecord and 512 each different name of a kernel. Memory phases and owners have at most 31 bytes, planned names
 /// 127; names of kernels are cut at 511. An EvaluationRecord takes 72 bytes, an EvaluationTextRecord 1048, an
 /// EvaluationSampleRecord 3080: texts are cut at 1023 bytes.
 class Trace {
@@ -133,6 +141,7 @@ class Trace {
   virtual void add(const std::vector<EvaluationTextRecord>& records) = 0;
   virtual void add(const std::vector<KernelRecord>& records) = 0;
   virtual void add(const std::vector<Fp8Record>& records) = 0;
+  virtual void add(const std::vector<StepSampleRecord>& records) = 0;
   /// Why nothing is written any more: the disk is full, the file has been removed, ... Told within about a second; empty:
   /// nothing is wrong. Rows that come later are dropped.
   virtual std::string failure() const = 0;

@@ -227,20 +227,17 @@ void add_output(std::vector<Rule>& rules) {
                                  ", but output.save_model is false; set save_model: true, or remove save");
                    },
                    {"output.save_model"}});
-  rules.push_back({"trace.kernels",
-                   [](const Config& c) {
-                     return when(!c.trace.enabled && !c.trace.kernels.empty(),
-                                 "needs the trace, but trace.enabled is false");
-                   },
-                   {"trace.enabled"},
-                   {"trace.enabled"}});
-  rules.push_back({"trace.fp8_every",
-                   [](const Config& c) {
-                     return when(c.trace.fp8_every > 0 && !c.trace.enabled,
-                                 "needs the trace, but trace.enabled is false");
-                   },
-                   {"trace.enabled"},
-                   {"trace.enabled"}});
+  const auto needs_trace = [&](const char* key, bool (*is_set)(const TraceSection&)) {
+    rules.push_back({key,
+                     [is_set](const Config& c) {
+                       return when(is_set(c.trace) && !c.trace.enabled, "needs the trace, but trace.enabled is false");
+                     },
+                     {"trace.enabled"},
+                     {"trace.enabled"}});
+  };
+  needs_trace("trace.kernels", [](const TraceSection& t) { return !t.kernels.empty(); });
+  needs_trace("trace.samples", [](const TraceSection& t) { return t.samples; });
+  needs_trace("trace.fp8_every", [](const TraceSection& t) { return t.fp8_every > 0; });
   rules.push_back({"trace.fp8_every",
                    [](const Config& c) {
                      return when(c.trace.fp8_every > 0 && c.train.matmul != MatmulType::fp8, "tells of products in fp8, but ",

@@ -382,6 +382,7 @@ void add_trace_and_output(std::vector<Key>& keys) {
     "the steps whose every kernel is recorded (CUPTI); they run apart from the others, and slower");
   t(&T::fp8_every, "fp8_every", from_to(0, most_steps),
     "the steps between those that tell of each factor in fp8 the largest magnitude and how much became zero; 0: none");
+  t(&T::samples, "samples", any(), "true: the trace lists the samples of each step, 24 bytes each");
   t(&T::sample_seconds, "sample_seconds", from_to(0.001, most_factor),
     "the seconds between two samples of GPU utilisation, power and clocks");
   t(&T::on_error, "on_error", words_of<TraceErrorAction>(),

@@ -23,6 +23,9 @@ class DatasetSubset final : public Dataset {
   Prompt read_prompt(int64_t index) const override {
     return whole_->read_prompt(samples_.at(static_cast<size_t>(index)));
   }
+  int64_t number_of(int64_t index) const override {
+    return whole_->number_of(samples_.at(static_cast<size_t>(index)));
+  }
   bool has_pictures() const override { return whole_->has_pictures(); }
   SplitGroup split_group(int64_t index) const override {
     return whole_->split_group(samples_.at(static_cast<size_t>(index)));

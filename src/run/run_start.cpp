@@ -403,7 +403,7 @@ void Run::start_trace(int64_t start_ns, int64_t part) {
   faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_, changed_, choice_, timings_});
+                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_, changed_, choice_, timings_, &data_.training});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 

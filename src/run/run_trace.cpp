@@ -40,15 +40,16 @@ int64_t RunTrace::next_part(const Config& config, const World& world) {
 
 int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch) {
   if (!config.trace.enabled) return 0;
-  constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48;  // rows, see trace.h
+  constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48, kStepSample = 24;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
   const int64_t spans = config.trace.spans == SpanTracing::none ? 0 : plan.spans->most_spans() + 1;
   const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
   const Fp8Products* fp8 = plan.engine->fp8.get();
   const int64_t factors = fp8 && config.trace.fp8_every > 0 ? static_cast<int64_t>(fp8->names().size()) * kFp8Factors : 0;
+  const int64_t samples = config.trace.samples ? config.train.batch_size * config.train.accumulate_grad_batches : 0;
   const int64_t told = factors > 0 ? 1 + steps / config.trace.fp8_every : 0;
-  const int64_t rows = steps * (kStep + spans * kSpan) + told * factors * kFp8 + noted * moments * kOwners * kMemory +
+  const int64_t rows = steps * (kStep + spans * kSpan + samples * kStepSample) + told * factors * kFp8 + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
   constexpr int64_t kSample = 3080, kText = 1048;                       // of generated texts, on rank 0
   const int64_t asked = config.train.val_check_interval, every = asked > 0 ? asked : steps_per_epoch;
@@ -84,6 +85,9 @@ RunTrace::RunTrace(const TraceParts& parts)
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
   const Fp8Products* fp8 = parts_.plan->engine->fp8.get();
   trace_->set_names(units, SpanRecorder::phase_names(), fp8 ? fp8->names() : std::vector<std::string>{});
+  if (parts_.config->trace.enabled && parts_.config->trace.samples)
+    order_ = make_training_order(*parts_.config, parts_.world->rank(), parts_.world->size(), parts_.training->dataset->size(),
+                                 parts_.training->epoch_samples);
   note_run();
   note_versions();
   std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
@@ -160,6 +164,19 @@ void RunTrace::note_versions() {
 
 int64_t RunTrace::now_ns() const { return unix_ns() - parts_.start_ns; }
 
+std::vector<StepSampleRecord> RunTrace::samples_of(int64_t step) const {
+  std::vector<StepSampleRecord> records;
+  const std::vector<Sampler::Slot> slots = order_->slots(step);
+  const auto batch = static_cast<int64_t>(slots.size()) / order_->micro_batches();
+  for (int64_t i = 0; i < std::ssize(slots); ++i) {
+    const int64_t sample = slots[static_cast<size_t>(i)].sample;
+    if (sample < 0) continue;              // an empty place
+    records.push_back({step, static_cast<int32_t>(i / batch), static_cast<int32_t>(i % batch),
+                       parts_.training->dataset->number_of(sample)});
+  }
+  return records;
+}
+
 void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
   std::vector<SpanRecord> spans;
@@ -187,6 +204,7 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   const int64_t every = parts_.config->trace.fp8_every;
   if (!result.fp8.empty() && ((every > 0 && result.step % every == 0) || !is_finite(result))) trace_->add(fp8_records(result));
   record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size).all());
+  if (order_) trace_->add(samples_of(result.step));
   trace_->add(record, spans);
   if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);
 }

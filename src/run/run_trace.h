@@ -10,9 +10,11 @@
 #include "blipft/arena.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
+#include "blipft/data.h"
 #include "blipft/model.h"
 #include "blipft/monitor.h"
 #include "blipft/trace.h"
+#include "data/step_order.h"
 #include "engine/step_program.h"
 #include "plan/memory_plan.h"
 #include "trace/device_sampler.h"
@@ -41,6 +43,7 @@ struct TraceParts {
   std::string changed_keys;                ///< that have another value than in the part before; "": none
   std::string choice = {};                 ///< what was chosen where the run file leaves it to the program, and why
   std::string choice_timings = {};         ///< what was timed for that
+  const SampleSet* training = nullptr;     ///< what the steps train on
 };
 
 class RunTrace {
@@ -86,12 +89,14 @@ class RunTrace {
   void note_memory(int64_t step, const std::string& moment, const MemoryUse& use);
   void note_run();
   void note_versions();
+  std::vector<StepSampleRecord> samples_of(int64_t step) const;
   std::unique_ptr<Trace> open();
   void fail(const std::string& why, bool may_stop);
   TraceParts parts_;
   std::string failure_;
   std::unique_ptr<Trace> trace_;
   int64_t samples_ = 0;                    // of a step of this rank
+  std::unique_ptr<const StepOrder> order_;  // with trace.samples
   DeviceClock clock_;
   bool samples_told_ = false;              // those that are answered at validations
   int64_t clock_ns_ = 0;                   // when the sampler's thread measured it

@@ -22,6 +22,7 @@ class NullTrace final : public Trace {
   void add(const std::vector<EvaluationTextRecord>&) override {}
   void add(const std::vector<KernelRecord>&) override {}
   void add(const std::vector<Fp8Record>&) override {}
+  void add(const std::vector<StepSampleRecord>&) override {}
   std::string failure() const override { return {}; }
   void close() override {}
 };

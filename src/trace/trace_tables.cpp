@@ -11,7 +11,7 @@ namespace blipft::io {
 static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
 static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56);
-static_assert(sizeof(Fp8Record) == 6 * 8);
+static_assert(sizeof(Fp8Record) == 6 * 8 && sizeof(StepSampleRecord) == 3 * 8);
 static_assert(sizeof(KernelNameRow) == kernel_name && sizeof(EvaluationRow) == 72);
 static_assert(sizeof(EvaluationSampleRow) == 8 + 3 * whole_text && sizeof(EvaluationTextRow) == 24 + whole_text);
 
@@ -191,6 +191,16 @@ const TableSchema& fp8_schema() {
     BLIPFT_FIELD(Fp8Record, elements, i64, "1", "elements over micro-batches; 0: they were not counted"),
     BLIPFT_FIELD(Fp8Record, underflows, i64, "1", "of these, not zero, but zero as a code"),
     BLIPFT_FIELD(Fp8Record, not_finite, i64, "1", "of these, infinite or NaN; all others are within the range of codes")}};
+  return schema;
+}
+
+const TableSchema& step_sample_schema() {
+  static const TableSchema schema{"step_samples", "samples that each step trained on, of this rank, if trace.samples is true",
+                                  sizeof(StepSampleRecord), 4096, {
+    BLIPFT_FIELD(StepSampleRecord, step, i64, "1", "optimizer step, from 0"),
+    BLIPFT_FIELD(StepSampleRecord, micro_batch, i32, "1", "micro-batch of the step, from 0"),
+    BLIPFT_FIELD(StepSampleRecord, place, i32, "1", "place in the micro-batch, from 0"),
+    BLIPFT_FIELD(StepSampleRecord, sample, i64, "1", "number of the sample in the data set, from 0 in the order of the files")}};
   return schema;
 }
 

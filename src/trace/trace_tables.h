@@ -15,7 +15,7 @@ namespace blipft::io {
 constexpr size_t short_name = 32, long_name = 128, kernel_name = 512, whole_text = 1024;
 
 // Rows have no padding: members are ordered so that the compiler adds none (checked in trace_tables.cpp).
-// StepRecord, SpanRecord, DeviceRecord, DriverMemoryRecord and Fp8Record are written as they are; these replace std::string.
+// StepRecord, SpanRecord, DeviceRecord, DriverMemoryRecord, Fp8Record and StepSampleRecord are written as they are; these replace std::string.
 struct MemoryRow {
   int64_t step = 0;
   char phase[short_name] = {};
@@ -88,6 +88,7 @@ const TableSchema& evaluation_text_schema();
 const TableSchema& kernel_schema();
 const TableSchema& kernel_name_schema();
 const TableSchema& fp8_schema();
+const TableSchema& step_sample_schema();
 const TableSchema& dropped_schema();
 
 /// A dataset of rows that grows at its end.

@@ -15,10 +15,8 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <thread>
 #include <variant>
@@ -26,6 +24,7 @@
 #include "blipft/error.h"
 #include "blipft/trace.h"
 #include "io/hdf5_handle.h"
+#include "trace/trace_queue.h"
 #include "trace/trace_tables.h"
 
 namespace blipft {
@@ -50,62 +49,6 @@ void copy_text(char (&to)[n], const std::string& from) {
   std::memcpy(to, from.data(), bytes);
 }
 
-/// Rows that wait to be written.
-struct Queue {
-  std::vector<StepRecord> steps;
-  std::vector<SpanRecord> spans;
-  std::vector<io::MemoryRow> memory;
-  std::vector<io::PlanRow> plan, host_plan;
-  std::vector<DeviceRecord> device;
-  std::vector<DriverMemoryRecord> driver_memory;
-  std::vector<ValidationRecord> validations;
-  std::vector<io::EvaluationRow> evaluations;
-  std::vector<io::EvaluationSampleRow> evaluation_samples;
-  std::vector<io::EvaluationTextRow> evaluation_texts;
-  std::vector<io::KernelRow> kernels;
-  std::vector<Fp8Record> fp8;
-  std::vector<io::KernelNameRow> kernel_names;   // new ones, in the order of their numbers
-  std::optional<io::DroppedRow> dropped;
-
-  size_t bytes() const {
-    return steps.size() * sizeof(StepRecord) + spans.size() * sizeof(SpanRecord) +
-           memory.size() * sizeof(io::MemoryRow) +
-           (plan.size() + host_plan.size()) * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord) +
-           driver_memory.size() * sizeof(DriverMemoryRecord) +
-           validations.size() * sizeof(ValidationRecord) + evaluations.size() * sizeof(io::EvaluationRow) +
-           evaluation_samples.size() * sizeof(io::EvaluationSampleRow) +
-           evaluation_texts.size() * sizeof(io::EvaluationTextRow) + kernels.size() * sizeof(io::KernelRow) +
-           kernel_names.size() * sizeof(io::KernelNameRow) + fp8.size() * sizeof(Fp8Record);
-  }
-  bool empty() const { return bytes() == 0 && !dropped; }
-  /// Empties the queue and keeps its memory.
-  void clear() {
-    steps.clear();
-    spans.clear();
-    memory.clear();
-    plan.clear();
-    host_plan.clear();
-    device.clear();
-    driver_memory.clear();
-    validations.clear();
-    evaluations.clear();
-    evaluation_samples.clear();
-    evaluation_texts.clear();
-    kernels.clear();
-    kernel_names.clear();
-    fp8.clear();
-    dropped.reset();
-  }
-  void drop(const std::vector<SpanRecord>& records) {
-    if (!dropped) dropped = io::DroppedRow{std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), 0};
-    for (const SpanRecord& record : records) {
-      dropped->first_step = std::min(dropped->first_step, record.step);
-      dropped->last_step = std::max(dropped->last_step, record.step);
-    }
-    dropped->spans += static_cast<int64_t>(records.size());
-  }
-};
-
 class Hdf5Trace final : public Trace {
  public:
   Hdf5Trace(const std::string& path, size_t queue_bytes);
@@ -126,6 +69,7 @@ class Hdf5Trace final : public Trace {
   void add(const std::vector<EvaluationTextRecord>& records) override;
   void add(const std::vector<KernelRecord>& records) override;
   void add(const std::vector<Fp8Record>& records) override;
+  void add(const std::vector<StepSampleRecord>& records) override;
   std::string failure() const override;
   void close() override;
 
@@ -136,14 +80,15 @@ class Hdf5Trace final : public Trace {
   void queue_spans(const std::vector<SpanRecord>& records);
   void run();
   void start_file();
-  void write(const Queue& rows);
+  void write(const TraceQueue& rows);
   void close_file();
   void abandon();
   void check_there();
   int32_t kernel_number(const std::string& name);
-  std::array<io::Table*, 15> tables() {
+  std::array<io::Table*, 16> tables() {
     return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &validations_,
-            &evaluations_, &evaluation_samples_, &evaluation_texts_, &kernels_, &kernel_names_, &fp8_, &dropped_};
+            &evaluations_, &evaluation_samples_, &evaluation_texts_, &kernels_, &kernel_names_, &fp8_, &step_samples_,
+            &dropped_};
   }
 
   const std::string path_;
@@ -151,7 +96,7 @@ class Hdf5Trace final : public Trace {
 
   mutable std::mutex mutex_;            // guards all that both threads use, down to error_
   std::condition_variable wake_;
-  Queue waiting_;
+  TraceQueue waiting_;
   std::map<std::string, std::variant<std::string, double>> attributes_;
   std::vector<std::string> units_, phases_, fp8_matrices_;
   std::map<std::string, int32_t> kernel_numbers_;
@@ -162,7 +107,7 @@ class Hdf5Trace final : public Trace {
 
   io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
   io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, validations_, evaluations_,
-      evaluation_samples_, evaluation_texts_, kernels_, kernel_names_, fp8_, dropped_;
+      evaluation_samples_, evaluation_texts_, kernels_, kernel_names_, fp8_, step_samples_, dropped_;
   std::chrono::steady_clock::time_point looked_;  // of the writing thread: when the file was seen to be there
   std::thread thread_;
 };
@@ -180,7 +125,7 @@ void name_file(const std::string& from, const std::string& to) {
 }
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.12";
+  attributes_["format_version"] = "1.13";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
@@ -368,6 +313,10 @@ void Hdf5Trace::add(const std::vector<Fp8Record>& records) {
   enqueue([&] { waiting_.fp8.insert(waiting_.fp8.end(), records.begin(), records.end()); });
 }
 
+void Hdf5Trace::add(const std::vector<StepSampleRecord>& records) {
+  enqueue([&] { waiting_.step_samples.insert(waiting_.step_samples.end(), records.begin(), records.end()); });
+}
+
 std::string Hdf5Trace::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
@@ -384,7 +333,7 @@ void Hdf5Trace::close() {
 }
 
 void Hdf5Trace::run() {
-  Queue rows;
+  TraceQueue rows;
   bool running = true, failed = false, file_started = false;
   while (running) {
     rows.clear();
@@ -439,11 +388,12 @@ void Hdf5Trace::start_file() {
   kernels_ = io::Table(file, path_, io::kernel_schema(), phases_);
   kernel_names_ = io::Table(file, path_, io::kernel_name_schema(), phases_);
   fp8_ = io::Table(file, path_, io::fp8_schema(), phases_);
+  step_samples_ = io::Table(file, path_, io::step_sample_schema(), phases_);
   dropped_ = io::Table(file, path_, io::dropped_schema(), phases_);
   io::check(H5Fstart_swmr_write(file), path_, "entering SWMR mode");
 }
 
-void Hdf5Trace::write(const Queue& rows) {
+void Hdf5Trace::write(const TraceQueue& rows) {
   // Spans first: a reader that sees a step's row then also sees its spans.
   spans_.append(rows.spans.data(), rows.spans.size());
   memory_.append(rows.memory.data(), rows.memory.size());
@@ -458,6 +408,7 @@ void Hdf5Trace::write(const Queue& rows) {
   kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them
   kernels_.append(rows.kernels.data(), rows.kernels.size());
   fp8_.append(rows.fp8.data(), rows.fp8.size());
+  step_samples_.append(rows.step_samples.data(), rows.step_samples.size());
   if (rows.dropped) dropped_.append(&*rows.dropped, 1);
   steps_.append(rows.steps.data(), rows.steps.size());
 }

@@ -97,7 +97,7 @@ TEST_SUITE("config") {
     CHECK(after_base("parallel:\n  batchsize: 1\n") ==
           "FILE:6: unknown key parallel.batchsize; did you mean train.batch_size?");
     CHECK(after_base("trace:\n  xyzzy: 1\n") ==
-          "FILE:6: unknown key trace.xyzzy; the keys of trace are enabled, spans, kernels, fp8_every, sample_seconds and on_error");
+          "FILE:6: unknown key trace.xyzzy; the keys of trace are enabled, spans, kernels, fp8_every, samples, sample_seconds and on_error");
     CHECK(after_base("train:\n  <<: {lr: 1}\n").substr(0, 28) == "FILE:6: unknown key train.<<");
   }
 

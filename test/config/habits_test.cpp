@@ -110,6 +110,8 @@ const std::vector<Win>& wins() {
       {"trace: {kernels: [3]}\n", "trace.enabled=false", "trace.kernels", "[]", 1, "trace.kernels"},
       {"trace: {enabled: false}\n", "trace.kernels=[3]", "trace.enabled", "true", 1, "trace.kernels"},
       {"trace: {kernels: [3]}\n", "parallel.device=cpu", "trace.kernels", "[]", 1, "trace.kernels"},
+      {"trace: {samples: true}\n", "trace.enabled=false", "trace.samples", "false", 1, "trace.samples"},
+      {"trace: {enabled: false}\n", "trace.samples=true", "trace.enabled", "true", 1, "trace.samples"},
       {"train: {matmul: fp8}\ntrace: {fp8_every: 5}\n", "trace.enabled=false", "trace.fp8_every", "0", 1, "trace.fp8_every"},
       {"train: {matmul: fp8}\ntrace: {enabled: false}\n", "trace.fp8_every=5", "trace.enabled", "true", 1, "trace.fp8_every"},
       {"train: {matmul: fp8}\ntrace: {fp8_every: 5}\n", "train.matmul=default", "trace.fp8_every", "0", 1, "trace.fp8_every"},

@@ -47,6 +47,22 @@ def every_strategy_has_the_same_validations(space):
 
 
 @test
+def the_trace_lists_the_samples_of_each_step(space):
+    """On two ranks, of two epochs of 36 training samples: each once an epoch, by its number in the files, none that is held out."""
+    result = run(space, 2, *OPTIONS, "trace.samples=true", "parallel.strategy=ddp")
+    tables = [read_table(result.output, rank, "step_samples") for rank in range(2)]
+    rows = np.concatenate(tables)
+    check(rows.dtype.names == ("step", "micro_batch", "place", "sample"), rows.dtype)
+    check(sorted(np.unique(rows["step"])) == list(range(6)), rows["step"])
+    check(all((table[table["step"] == step]["place"] < 2).all() and len(table[table["step"] == step]) == 6
+              for table in tables for step in range(6)), tables)
+    epochs = [np.sort(rows[rows["step"] // 3 == epoch]["sample"]) for epoch in range(2)]
+    check(len(set(epochs[0])) == 36 and (epochs[0] == epochs[1]).all(), epochs)
+    check(epochs[0].max() < SAMPLES and epochs[0].max() >= 36, "numbers in the files, not in the training part", epochs[0])
+    check(len(read_table(run(space, 1, *OPTIONS).output, 0, "step_samples")) == 0, "without the key there are none")
+
+
+@test
 def an_interval_and_a_limit(space):
     plain = run(space, 2, *OPTIONS[1:], "data.val_path=" + str(space.data), "train.val_check_interval=3",
                 "train.max_steps=7", "train.limit_val_batches=2")

@@ -44,14 +44,15 @@ def dtypes(phases):
         "kernel_names": np.dtype([("name", "S512")]),
         "fp8": np.dtype([("step", "i8"), ("matrix", "i4"), ("factor", h5py.enum_dtype(FACTORS, basetype="i4")), ("amax", "f8"),
                          ("elements", "i8"), ("underflows", "i8"), ("not_finite", "i8")]),
+        "step_samples": np.dtype([("step", "i8"), ("micro_batch", "i4"), ("place", "i4"), ("sample", "i8")]),
         "dropped": np.dtype([("first_step", "i8"), ("last_step", "i8"), ("spans", "i8")]),
     }
 
 
 CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "host_plan": 256, "device": 1024,
           "driver_memory": 64, "validation": 64,
-          "kernels": 4096, "kernel_names": 64, "fp8": 1024, "dropped": 64}
-SINCE = {"driver_memory": 1, "kernels": 1, "kernel_names": 1, "host_plan": 6, "validation": 7, "fp8": 12}  # minor versions
+          "kernels": 4096, "kernel_names": 64, "fp8": 1024, "step_samples": 4096, "dropped": 64}
+SINCE = {"driver_memory": 1, "kernels": 1, "kernel_names": 1, "host_plan": 6, "validation": 7, "fp8": 12, "step_samples": 13}  # minor versions
 
 
 def create(file, units, phases, version, fp8_matrices=()):

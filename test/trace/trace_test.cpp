@@ -128,6 +128,7 @@ TEST_CASE("every field of every record comes back") {
     trace->add(make_kernels());
     trace->add(std::vector<KernelRecord>{});
     trace->add(std::vector<Fp8Record>{{7, 1, 2, 0.125, int64_t{5} << 33, 17, 3}, {7, 0, 1, kInf, 64, 0, 1}});
+    trace->add(std::vector<StepSampleRecord>{{7, 1, 3, int64_t{1} << 40}, {8, 0, 0, 5}});
     CHECK_THROWS_AS(trace->set_attribute("late", 1.0), Error);
     CHECK_THROWS_AS(trace->set_names({}, {}), Error);
     CHECK_THROWS_AS(trace->add(std::vector<MemoryRecord>{{0, "p", std::string(32, 'x'), 0, 0}}), Error);
@@ -219,8 +220,14 @@ TEST_CASE("every field of every record comes back") {
   CHECK(fp8[0].underflows == 17);
   CHECK(fp8[0].not_finite == 3);
   CHECK(fp8[1].amax == kInf);
+  const auto step_samples = read_rows<StepSampleRecord>(file.get(), "step_samples");
+  REQUIRE(step_samples.size() == 2);
+  CHECK(step_samples[0].step == 7);
+  CHECK(step_samples[0].micro_batch == 1);
+  CHECK(step_samples[0].place == 3);
+  CHECK(step_samples[0].sample == int64_t{1} << 40);
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.12");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.13");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }

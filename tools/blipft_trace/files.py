@@ -15,7 +15,8 @@ FORMAT_MAJOR = 1
 STREAMS = ["compute", "communication", "copy", "host"]
 COMPUTE, COMMUNICATION, COPY, HOST = range(4)
 TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_memory", "validation", "evaluation",
-          "evaluation_samples", "evaluation_texts", "kernels", "kernel_names", "fp8", "dropped"]
+          "evaluation_samples", "evaluation_texts", "kernels", "kernel_names", "fp8", "step_samples",
+          "dropped"]
 KERNEL_KINDS = ["kernel", "copy", "fill"]
 FP8_FACTORS = ["x", "w", "dy"]  # of y = x w^T
 MOST_OPEN = 64  # files at once, fewer where the system allows fewer
