@@ -67,7 +67,7 @@ TEST_SUITE("tables") {
     check("tabs.csv", "prompt\tcompletion\na, b\tc\n\"d;\te\"\t\"f\ng\"\n");
     check("tabs.tsv", "id\tprompt\tcompletion\r\n1\ta, b\tc\r\n2\t\"d;\te\"\t\"f\ng\"\r\n");
     check("commas.csv", "prompt,\"completion\"\n\"a, b\",c\n\"d;\te\",\"f\ng\"\n");
-    const auto one = open_dataset(directory.write("one.csv", "text\na;b\nc\td\n"), "auto");
+    const auto one = open_dataset(directory.write("one.csv", "text\na;b\nc\td\n"), DatasetFormat::automatic);
     CHECK(text_at(*one, 0) == "+a;b");
     CHECK(text_at(*one, 1) == "+c\td");
     check_file("c.csv", "prompt;completion\na;b;c\n", {":2: found 3 fields, expected 2", "contain the separator"});
@@ -228,7 +228,7 @@ TEST_SUITE("tables") {
       const TemporaryDirectory directory;
       const std::string good = R"({"prompt": "P", "completion": "C", "history": [], "system": "", "tools": null, "id": 3})";
       const std::string file = directory.write("a.jsonl", good + "\n" + record + "\n{]\n" + record + "\n");
-      const auto dataset = open_dataset(file, "auto", settings);
+      const auto dataset = open_dataset(file, DatasetFormat::automatic, settings);
       CHECK(text_at(*dataset, 0) == "+P+C");
       for (const bool prompt : {false, true}) {
         const std::string message = message_of([&] { prompt ? (void)dataset->read_prompt(1) : (void)dataset->read(1); });
@@ -242,16 +242,16 @@ TEST_SUITE("tables") {
     directory.write("1.jpg", kJpeg);
     const std::string picture = R"({"file_name": "1.jpg", "prompt": "P", "answer": "A", )";
     directory.write("metadata.jsonl", picture + "\"id\": 1}\n" + picture + "\"history\": [\"x\"]}\n");
-    check_parts(message_of([&] { open_dataset(directory.path.string(), "auto"); }),
+    check_parts(message_of([&] { open_dataset(directory.path.string(), DatasetFormat::automatic); }),
                 {"metadata.jsonl:2: key \"history\"", "in 1 of 2 records"});
     std::string members;
     for (const char* name : {"a", "b", "c"})
       members += ustar(std::string(name) + ".jpg", kJpeg) +
                  ustar(std::string(name) + ".json", std::string("{\"prompt\": \"P\", \"answer\": \"x\"") + (*name == 'a' ? "" : ", \"system\": \"S\"") + "}");
-    const auto shard = open_dataset(directory.write("s/s.tar", members + std::string(1024, '\0')), "auto");
+    const auto shard = open_dataset(directory.write("s/s.tar", members + std::string(1024, '\0')), DatasetFormat::automatic);
     CHECK(text_at(*shard, 0) == "-P+x");
     const std::string caption = "{\"file_name\": \"1.jpg\", \"text\": \"x\", \"system\": \"camera\"}\n";
-    CHECK(open_dataset((directory.write("metadata.jsonl", caption), directory.path.string()), "auto")->size() == 1);
+    CHECK(open_dataset((directory.write("metadata.jsonl", caption), directory.path.string()), DatasetFormat::automatic)->size() == 1);
     for (const int64_t i : {1, 2})
       check_parts(message_of([&] { shard->read(i); }), {"s.tar:b.json: key \"system\"", "in 2 of 3 records"});
   }
