@@ -196,7 +196,7 @@ class ImageFolder final : public Dataset {
   }
 
   SplitGroup split_group(int64_t index) const override {
-    return {fs::path(entries_.at(static_cast<size_t>(index)).file).lexically_normal().string(), false};
+    return {io::absolute_path((root_ / entries_.at(static_cast<size_t>(index)).file).string()), false};
   }
 
   Prompt read_prompt(int64_t index) const override {
