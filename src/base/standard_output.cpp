@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 
@@ -19,6 +20,21 @@ int check_standard_output(int status) {
   std::fprintf(stderr, "blipft: standard output: cannot be written: %s; free some space, or send it elsewhere\n",
                why);
   return status == 0 ? 1 : status;
+}
+
+void write_error_now(std::string_view text) {
+  constexpr int kMaxWaitMs = 1000;
+  const int before = errno;                  // of whatever a signal has interrupted
+  while (!text.empty()) {
+    pollfd output{STDERR_FILENO, POLLOUT, 0};
+    const int ready = ::poll(&output, 1, kMaxWaitMs);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) break;
+    const ssize_t count = ::write(STDERR_FILENO, text.data(), text.size() < PIPE_BUF ? text.size() : PIPE_BUF);
+    if (count < 0 && errno != EINTR && errno != EAGAIN) break;
+    if (count > 0) text.remove_prefix(static_cast<size_t>(count));
+  }
+  errno = before;
 }
 
 std::string printable(std::string_view text, bool is_terminal) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/process_info.h"
+#include "base/standard_output.h"
 #include "blipft/error.h"
 #include "faults/launcher.h"
 #include "faults/watchdog.h"
@@ -47,7 +48,7 @@ Shared& shared() {
 
 void say(const std::string& what) {
   const std::string line = concat("\nblipft: rank ", LaunchedRank::own().rank, " on ", host_name(), ": ", what, "\n");
-  (void)!write(STDERR_FILENO, line.data(), line.size());
+  write_error_now(line);
 }
 
 // The other threads go on until the last line, and may still change files: it follows the end function at once.

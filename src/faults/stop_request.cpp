@@ -16,6 +16,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/standard_output.h"
+
 namespace blipft {
 
 namespace {
@@ -36,7 +38,7 @@ int64_t now_ns() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-void print(const char* text) { (void)!write(STDERR_FILENO, text, strlen(text)); }
+void print(const char* text) { write_error_now(text); }
 
 // Only what a signal handler may do.
 void note(int signal) {

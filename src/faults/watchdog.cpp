@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/standard_output.h"
 #include "blipft/control_channel.h"
 #include "faults/rank_watch.h"
 #include "ops/quietly.h"
@@ -325,7 +326,7 @@ class Watchdog::Thread {
   void print_line(const std::string& why) const {
     const std::string line = concat("\nblipft: rank ", rank_, " on ", host_, ": ",
                                     activity_.text(activity_.state()), "; ", why, "\n");
-    (void)!write(STDERR_FILENO, line.data(), line.size());
+    write_error_now(line);
   }
 
   [[noreturn]] void end() const {

@@ -22,6 +22,7 @@ namespace blipft::io {
 namespace {
 
 constexpr int kPollMilliseconds = 50;
+constexpr size_t kMaxLineRest = 4096;        // bytes above the limit, for the rest of a line whose begin is queued
 constexpr std::chrono::milliseconds kOtherStreamAfter{200};  // a stream that takes nothing delays the other one so long
 
 struct Entry {
@@ -35,15 +36,14 @@ struct Stream {
   std::deque<Entry> entries;
   int64_t dropped_lines = 0;                 // since the last one that was queued
   bool inside_dropped_line = false;          // until its end comes
+  bool at_line_start = true;                 // of the text that was queued
 
-  // The position behind the last end of a line; 0 if there is none.
-  static size_t behind_last_line(std::string_view text) {
-    const size_t at = text.find_last_of("\r\n");
-    return at == std::string_view::npos ? 0 : at + 1;
-  }
+  static bool ends_line(std::string_view text) { return text.ends_with('\n') || text.ends_with('\r'); }
+  // The size of the first line, with its end; of the whole text if no line ends in it.
+  static size_t first_line(std::string_view text) { return std::min(text.find_first_of("\r\n"), text.size() - 1) + 1; }
   void drop(std::string_view text) {
     dropped_lines += std::count_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; });
-    inside_dropped_line = text.empty() ? inside_dropped_line : behind_last_line(text) != text.size();
+    if (!text.empty()) inside_dropped_line = !ends_line(text);
   }
 };
 
@@ -67,6 +67,7 @@ struct ConsoleQueue::State {
     if (text.empty()) return;
     stream.entries.push_back({next_number++, std::string(text)});
     waiting_bytes += text.size();
+    stream.at_line_start = Stream::ends_line(text);
   }
   void work();
   Stream* choose(std::unique_lock<std::mutex>& lock);
@@ -135,15 +136,22 @@ ConsoleQueue::~ConsoleQueue() {
 void ConsoleQueue::add(int descriptor, std::string_view text) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   Stream& stream = state_->streams[descriptor == STDERR_FILENO ? 1 : 0];
-  if (stream.inside_dropped_line) {
-    const size_t end = std::min(text.find_first_of("\r\n"), text.size() - 1) + 1;
+  if (stream.inside_dropped_line && !text.empty()) {
+    const size_t end = Stream::first_line(text);
     stream.drop(text.substr(0, end));
     text.remove_prefix(end);
   }
   if (text.empty()) return;
-  if (state_->waiting_bytes + text.size() > state_->max_bytes) return stream.drop(text);
+  if (state_->waiting_bytes + text.size() > state_->max_bytes) {
+    const size_t rest = stream.at_line_start ? 0 : Stream::first_line(text);
+    if (rest > 0 && state_->waiting_bytes + rest <= state_->max_bytes + kMaxLineRest) {
+      state_->queue(stream, text.substr(0, rest));
+      text.remove_prefix(rest);
+    }
+    return stream.drop(text);
+  }
   if (stream.dropped_lines > 0) {
-    state_->queue(stream, "[" + std::to_string(stream.dropped_lines) +
+    state_->queue(stream, (stream.at_line_start ? "[" : "\n[") + std::to_string(stream.dropped_lines) +
                               (stream.dropped_lines == 1 ? " line is" : " lines are") +
                               " missing here: the output was not read]\n");
     stream.dropped_lines = 0;
