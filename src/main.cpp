@@ -19,6 +19,7 @@
 #include "checkpoint/export_model.h"
 #include "evaluate/run_metrics.h"
 #include "faults/launch_watch.h"
+#include "faults/rank_guard.h"
 #include "faults/stop_request.h"
 #include "plan/print_plan.h"
 #include "weights/hub_cache.h"
@@ -68,15 +69,28 @@ int answer(const CommandLine& line) {
   return 0;
 }
 
+const char* name_of(Action action) {
+  switch (action) {
+    case Action::generate: return "--generate";
+    case Action::evaluate: return "--evaluate";
+    case Action::export_model: return "--export";
+    default: return "training";
+  }
+}
+
 int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
   ignore_signals_of_writes();
   const LaunchWatch launch(line);
   World world(argc, argv);
   LaunchWatch::mpi_started();
   try {
+    world.together([&] {
+      if (!mistake.empty()) throw UserError(mistake);
+    });
+    RankGuard::compare_actions(name_of(line.action), world);
     if (line.action == Action::export_model) return export_model(line.checkpoint, line.overrides, world), 0;
     Config config;
-    world.together([&] { config = mistake.empty() ? configuration(line) : throw UserError(mistake); });
+    world.together([&] { config = configuration(line); });
     if (world.rank() == 0) tell_notes(config);
     if (line.action == Action::train) return train(config, world);
     return answer_prompts(config, {line.prompt, line.image, line.action == Action::evaluate}, world), 0;

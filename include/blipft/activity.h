@@ -15,7 +15,11 @@ namespace blipft {
 
 class Activity {
  public:
-  enum class Phase : uint8_t { start, training, validation, saving, end };
+  enum class Phase : uint8_t { start, training, validation, saving, end, generation, scoring, results };
+  /// Returns true if ranks in `phase` work in steps (or rounds of generation), each of which must end in bounded time.
+  static bool has_steps(Phase phase) {
+    return phase == Phase::training || phase == Phase::validation || phase == Phase::generation || phase == Phase::scoring;
+  }
   using Doing = blipft::Doing;
 
   /// Phase, doing, step (-1: none) and unit (-1: none), as one word that is changed at once.

@@ -21,6 +21,8 @@ class AnswerFiles {
   const std::string& folder() const { return folder_; }
   /// A line of this rank's generated.jsonl (with several ranks generated.rank0001.jsonl).
   void add(const std::string& line);
+  /// Waits, some seconds at most, until the lines so far are written.
+  void settle() const { (void)lines_->settle(std::chrono::seconds(2)); }
   /// Throws UserError where lines were lost. Called by all ranks; rank 0 then has all lines, in no order.
   std::vector<std::string> all_lines();
   /// Writes a file whole, on rank 0.

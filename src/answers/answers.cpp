@@ -14,9 +14,11 @@
 #include "blipft/evaluate.h"
 #include "data/datasets.h"
 #include "data/record_text.h"
+#include "checkpoint/content_check.h"
 #include "engine/placement.h"
 #include "evaluate/run_metrics.h"
 #include "faults/launch_watch.h"
+#include "faults/rank_guard.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
 #include "answers/answer_files.h"
@@ -124,20 +126,24 @@ bool of_texts(const std::string& metric) { return find_metric(metric, "").input 
 
 class AnswerRun {
  public:
-  AnswerRun(const Config& config, const AnswerRequest& request, const World& world)
-      : config_(config), request_(request), world_(world), generation_(config, world) {}
+  AnswerRun(const Config& config, const AnswerRequest& request, const World& world, Watchdog& watchdog)
+      : config_(config), request_(request), world_(world), watchdog_(watchdog), generation_(config, world) {}
 
   void run() {
+    Config config;
     world_.together([&] {
-      const Config config = request_.evaluate ? with_held_out_of_run(config_, generation_.model().source) : config_;
+      config = request_.evaluate ? with_held_out_of_run(config_, generation_.model().source) : config_;
       set_ = std::make_unique<AnswerSet>(config, generation_.model(), request_.evaluate);
       if (!request_.evaluate) return;
       set_->check_references(config);
       if (first()) tell_notes(config);
     });
+    const PromptSet& prompts = set_->prompt_set();
+    check_same_samples(config, prompts.key(), prompts.path(), prompts.dataset(), world_);
     thumbnails_ = std::make_unique<Thumbnails>(set_->prompt_set().prompts(), world_.size());
     files_ = std::make_unique<AnswerFiles>(config_, world_, "generated");
     generation_.load(set_->work(world_.size()));
+    groups_watch_ = std::make_unique<GroupsWatch>(watchdog_, generation_.groups());
     if (first()) {
       std::printf("weights    %s\n", generation_.text().c_str());
       const PromptSet& set = set_->prompt_set();
@@ -147,10 +153,17 @@ class AnswerRun {
       std::fflush(stdout);
     }
     const int64_t begin = unix_ns();
-    world_.together([&] { generate(); });
-    if (request_.evaluate) world_.together([&] { score_texts(); });
+    // Ranks that share weights compute in collectives: an error in these ends all ranks, which could not agree on it.
+    generate();
+    if (request_.evaluate) score_texts();
+    world_.activity().phase(Activity::Phase::results);
     const double seconds = static_cast<double>(unix_ns() - begin) * 1e-9;
     finish(seconds);
+  }
+
+  // What this rank has generated is not lost when an error ends all.
+  void end_early() {
+    if (files_) files_->settle();
   }
 
  private:
@@ -290,7 +303,9 @@ class AnswerRun {
   const Config& config_;
   const AnswerRequest& request_;
   const World& world_;
+  Watchdog& watchdog_;
   Generation generation_;
+  std::unique_ptr<GroupsWatch> groups_watch_;
   std::unique_ptr<AnswerSet> set_;
   std::unique_ptr<Thumbnails> thumbnails_;
   std::unique_ptr<AnswerFiles> files_;
@@ -301,10 +316,21 @@ class AnswerRun {
 }  // namespace
 
 void answer_prompts(const Config& config, const AnswerRequest& request, const World& world) {
-  LaunchWatch::together();                 // a rank that fails ends all; nobody waits for another without end
-  if (request.evaluate && asks_for_choices(config)) answer_choices(config, world);
-  else if (request.one()) answer_one(config, request, world);
-  else AnswerRun(config, request, world).run();
+  bool choices = false;
+  world.together([&] { choices = request.evaluate && asks_for_choices(config); });
+  if (!choices && request.one()) {
+    LaunchWatch::together();
+    return answer_one(config, request, world);
+  }
+  RankGuard guard(config, world);
+  if (choices) return guard.run([&] { answer_choices(config, world, guard.watchdog()); }, [] {});
+  std::unique_ptr<AnswerRun> run;
+  guard.run([&] {
+    run = std::make_unique<AnswerRun>(config, request, world, guard.watchdog());
+    run->run();
+  }, [&] {
+    if (run) run->end_early();
+  });
 }
 
 }  // namespace blipft

@@ -7,8 +7,11 @@
 #include "answers/answer_files.h"
 #include "answers/choice_set.h"
 #include "blipft/evaluate.h"
+#include "faults/rank_guard.h"
+#include "faults/same_run.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
+#include "prompts/prompt_set.h"
 #include "io/json.h"
 
 namespace blipft {
@@ -42,25 +45,33 @@ std::string line_of(const Question& question, int64_t index, const std::vector<d
 
 }  // namespace
 
-void answer_choices(const Config& asked, const World& world) {
+void answer_choices(const Config& asked, const World& world, Watchdog& watchdog) {
   Generation generation(asked, world);
   std::unique_ptr<ChoiceSet> set;
   std::vector<TokenizedText> texts;        // of this rank's questions, one a choice
+  Config config;
+  Fact data;
   world.together([&] {
-    const Config config = with_held_out_of_run(asked, generation.model().source);
+    config = with_held_out_of_run(asked, generation.model().source);
     set = std::make_unique<ChoiceSet>(config, generation.model());
+    const PromptSource source = prompt_source(config, true);
+    data = whole_file_fact(concat("the data at ", source.key), source.path);
     texts = set->texts_of_rank(world.rank(), world.size());
     if (world.rank() == 0) tell_notes(config);
   });
   const std::vector<Question>& questions = set->questions();
+  check_same_config(config, world);
+  compare_facts(world, {data}, "give all machines the same data");
   AnswerFiles files(asked, world, "choices");
   generation.load(set->work(world.size()));
+  const GroupsWatch groups_watch(watchdog, generation.groups());
   if (world.rank() == 0) {
     std::printf("weights    %s\nquestions  %zu of %s\n", generation.text().c_str(), questions.size(), set->from().c_str());
     std::fflush(stdout);
   }
+  const std::vector<double> all = likelihoods_of(generation, texts);  // in collectives, where the ranks share weights
+  world.activity().phase(Activity::Phase::results);
   world.together([&] {
-    const std::vector<double> all = likelihoods_of(generation, texts);
     size_t at = 0;
     for (auto i = static_cast<size_t>(world.rank()); i < questions.size(); i += static_cast<size_t>(world.size())) {
       const auto first = all.begin() + static_cast<std::ptrdiff_t>(at);

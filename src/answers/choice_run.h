@@ -3,10 +3,11 @@
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
+#include "faults/watchdog.h"
 
 namespace blipft {
 
 /// Scores the questions of a ChoiceSet. Called by all ranks. Throws UserError.
-void answer_choices(const Config& asked, const World& world);
+void answer_choices(const Config& asked, const World& world, Watchdog& watchdog);
 
 }  // namespace blipft

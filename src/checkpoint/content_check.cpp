@@ -22,6 +22,14 @@ std::string name_of(const WeightFiles& source, const std::string& file) {
   return concat(source.kind, " ", std::filesystem::path(file).filename().string());
 }
 
+// The same number on two ranks: they have opened the very same files.
+uint64_t identity_of(const std::vector<WeightFiles>& sources) {
+  io::Digest digest;
+  for (const WeightFiles& source : sources)
+    for (const auto& [file, bytes] : source.reader->files()) digest.add(source.reader->identity(file));
+  return digest.value();
+}
+
 // Rank r's sums travel as bytes.
 std::string packed(const std::vector<uint32_t>& sums) {
   return {reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(uint32_t)};
@@ -33,6 +41,15 @@ Fact data_content_fact(const std::string& key, const std::string& path, const Da
   io::Digest digest;
   dataset.identify_contents([&](std::string_view text, int64_t bytes) { digest.add(text), digest.add(bytes); });
   return {concat(kContents, "the data at ", key), concat("digest ", digest.text()), path, key == "data.val_path"};
+}
+
+void check_same_samples(const Config& config, const std::string& key, const std::string& path, const Dataset& dataset,
+                        const World& world) {
+  if (world.size() == 1) return;
+  check_same_config(config, world);
+  Facts facts;
+  world.together([&] { facts = {data_fact(key, path, dataset), data_content_fact(key, path, dataset)}; });
+  compare_facts(world, facts, "give all machines the same data");
 }
 
 std::vector<ContentCheck::Chunk> ContentCheck::chunks_of(const std::vector<WeightFiles>& sources) {
@@ -89,6 +106,17 @@ Facts content_facts(const WeightFiles& source, int64_t threads) {
   return ContentCheck::facts_of(chunks, ContentCheck::read(chunks, threads, std::atomic<bool>(false)));
 }
 
+void check_same_weights(const Config& config, const World& world, std::vector<WeightFiles> sources, int64_t threads) {
+  if (world.size() == 1) return;
+  const uint64_t mine = identity_of(sources);
+  uint64_t first = mine;
+  world.broadcast(&first, sizeof first, 0);
+  if (world.any(mine == first ? 0 : 1) == 0) return;
+  ContentCheck check(config, world, nullptr, threads);
+  check.begin_weights(std::move(sources));
+  check.finish();
+}
+
 ContentCheck::ContentCheck(const Config& config, const World& world, const ResumePoint* resume, int64_t threads)
     : config_(config), world_(world), resume_(resume), threads_(std::max<int64_t>(1, threads)) {}
 
@@ -106,10 +134,7 @@ void ContentCheck::begin_data(const RunData& data) {
 void ContentCheck::begin_weights(std::vector<WeightFiles> sources) {
   sources_ = std::move(sources);
   chunks_ = chunks_of(sources_);
-  io::Digest digest;
-  for (const WeightFiles& source : sources_)
-    for (const auto& [file, bytes] : source.reader->files()) digest.add(source.reader->identity(file));
-  const uint64_t mine = digest.value();
+  const uint64_t mine = identity_of(sources_);
   files_of_ranks_.resize(static_cast<size_t>(world_.size()));
   world_.gather(&mine, sizeof mine, files_of_ranks_.data());
   world_.broadcast(files_of_ranks_.data(), static_cast<int64_t>(files_of_ranks_.size() * sizeof mine), 0);
@@ -134,7 +159,10 @@ void ContentCheck::finish() {
   if (done_) return;
   Facts data;
   std::vector<uint32_t> mine;
-  world_.together([&] { data = data_.get(), mine = weights_.get(); });
+  world_.together([&] {
+    if (data_.valid()) data = data_.get();
+    mine = weights_.get();
+  });
   compare_facts(world_, data, "give all machines the same data");
   const std::vector<uint32_t> sums = compare_weights(mine);
   world_.together([&] {

@@ -34,6 +34,13 @@ Facts content_facts(const WeightFiles& source, int64_t threads);
 /// The digest of what Dataset::identify_contents() tells; see data_fact().
 Fact data_content_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
+/// Compares the configuration and the samples that it names in `key`, contents included. Called by all ranks; throws AgreedError.
+void check_same_samples(const Config& config, const std::string& key, const std::string& path, const Dataset& dataset,
+                        const World& world);
+/// Compares the contents of `sources` at once. Reads nothing if all ranks have opened the very same files. Called by all ranks;
+/// throws AgreedError that names a file and a rank.
+void check_same_weights(const Config& config, const World& world, std::vector<WeightFiles> sources, int64_t threads);
+
 class ContentCheck {
  public:
   /// `resume`: that the run goes on from, or null. All of it outlives this. `threads`: of this rank, that read.
@@ -43,7 +50,7 @@ class ContentCheck {
   ContentCheck(const ContentCheck&) = delete;
   ContentCheck& operator=(const ContentCheck&) = delete;
 
-  /// Begins to read what is compared of the data, which outlives this.
+  /// Begins to read what is compared of the data, which outlives this. If it is not called, finish() compares the weights alone.
   void begin_data(const RunData& data);
   /// Begins to read the weights' files, once they were read for the run: then they are in memory, as a rule. Ranks that
   /// have opened the very same files share them out. Called by all ranks.

@@ -32,9 +32,9 @@ const char* text_of(Activity::Doing doing) {
 
 std::string Activity::text(const State& state) const {
   static constexpr const char* kPhases[] = {"start-up", "step ", "validation after step ", "saving after step ",
-                                            "end after step "};
-  std::string text = state.phase <= Phase::end ? kPhases[static_cast<size_t>(state.phase)] : "?";
-  if (state.phase != Phase::start) text += std::to_string(state.step);
+                                            "end after step ", "generation round ", "scoring round ", "collecting the results"};
+  std::string text = state.phase <= Phase::results ? kPhases[static_cast<size_t>(state.phase)] : "?";
+  if (state.phase != Phase::start && state.phase != Phase::results) text += std::to_string(state.step);
   if (state.doing == Doing::host) return text;
   text += std::string(": ") + text_of(state.doing);
   if (state.unit < 0) return text;

@@ -43,7 +43,7 @@ void check_started_together(const Config& config, const World& world) {
       const char *text = std::getenv(starter.variable), *number = std::getenv(starter.also);
       const int64_t processes = text && number ? std::strtoll(text, nullptr, 10) : 0;
       BLIPFT_USER_CHECK(processes <= 1, "this is one of ", processes, " processes (", starter.variable, "=", text, ", ",
-                        starter.also, "=", number, "), but MPI knows of no other: each would train alone. It was started by ",
+                        starter.also, "=", number, "), but MPI knows of no other: each would run alone. It was started by ",
                         starter.what, "; start it with mpirun -np ", processes, " or srun --mpi=pmix -n ", processes,
                         ". For ", processes, " runs of one rank, give each parallel.devices=1 and its own output.path");
     }

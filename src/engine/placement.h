@@ -15,7 +15,7 @@ bool wants_cuda(const Config& config);
 /// set may move the environment away from under whoever reads it.
 void choose_gpu_queues(const Config& config, const World& world);
 /// Throws AgreedError where this process is alone in MPI's world, but was started as one of several (by srun without PMIx,
-/// torchrun, another MPI's mpirun), each of which would train alone; unless parallel.devices=1 asks for that.
+/// torchrun, another MPI's mpirun), each of which would run alone; unless parallel.devices=1 asks for that.
 void check_started_together(const Config& config, const World& world);
 /// Before anything is read: throws UserError when this rank has no GPU that the program runs on, and wants one.
 void check_device(const Config& config, const World& world);

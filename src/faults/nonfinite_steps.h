@@ -6,7 +6,7 @@
 
 #include "blipft/config.h"
 #include "engine/step_program.h"
-#include "faults/end_all.h"
+#include "faults/rank_guard.h"
 
 namespace blipft {
 

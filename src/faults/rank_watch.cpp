@@ -12,6 +12,11 @@ constexpr size_t kListed = 8;
 constexpr uint64_t kMovedBytes = 1 << 16;  // fewer are the trace's, or the watchdog's own
 
 std::string seconds_text(double seconds) { return concat(static_cast<int64_t>(seconds * 10 + 0.5) / 10.0, " s"); }
+
+// Returns true for a rank that has generated its own part and waits for the others' results.
+bool waits_for_results(const Activity::State& state) {
+  return state.phase == Activity::Phase::results && is_collective(state.doing);
+}
 }  // namespace
 
 RankWatch::RankWatch(int64_t ranks, double timeout_seconds, const Activity& names)
@@ -29,7 +34,7 @@ void RankWatch::beat(int64_t rank, const Beat& beat, double now) {
   Rank& one = ranks_.at(static_cast<size_t>(rank));
   one.heard = now;
   const Activity::Phase phase = Activity::State::of(beat.state).phase;
-  const bool steps = phase == Activity::Phase::training || phase == Activity::Phase::validation;
+  const bool steps = Activity::has_steps(phase);
   const bool moved = !steps && beat.io_bytes >= one.beat.io_bytes + kMovedBytes;
   if (beat.progress == one.beat.progress && !moved) return;
   one.beat = beat;
@@ -80,8 +85,8 @@ double RankWatch::allowed_stillness() const {
   for (const Rank& rank : ranks_) {
     if (!rank.joined || rank.left) continue;
     const Activity::State state = Activity::State::of(rank.beat.state);
-    if (state.phase != Activity::Phase::training && state.phase != Activity::Phase::validation)
-      return kOtherPhases * timeout_;
+    if (waits_for_results(state)) continue;
+    if (!Activity::has_steps(state.phase)) return kOtherPhases * timeout_;
     step = std::max(step, state.step);
   }
   return step < 2 ? kFirstSteps * timeout_ : std::max(timeout_, 2 * longest_still_);
@@ -96,12 +101,13 @@ std::optional<std::string> RankWatch::still(double now) const {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r].joined || ranks_[r].left) continue;
     (is_collective(state(r).doing) ? inside : outside).push_back(r);
+    if (waits_for_results(state(r))) continue;
     last = std::min(last, state(r).step), first = std::max(first, state(r).step);
   }
   if (inside.empty() && outside.empty()) return std::nullopt;
   for (const std::vector<size_t>* ranks : {&inside, &outside})
     for (const size_t r : *ranks)
-      if (state(r).step == last && last < first) behind.push_back(r);
+      if (!waits_for_results(state(r)) && state(r).step == last && last < first) behind.push_back(r);
   const std::vector<size_t>& missing = !behind.empty() ? behind : inside.empty() ? inside : outside;
   const std::string who = missing.empty() ? concat("all are alike: ", list(inside.empty() ? outside : inside, true))
                                           : concat("missing: ", list(missing, true));

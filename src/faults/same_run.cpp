@@ -25,11 +25,11 @@ constexpr int64_t kMostOfFile = int64_t{256} << 20;  // of a file that goes into
 constexpr size_t kShown = 80;                      // characters of a value in a message
 
 // Size and digest: of the header alone of a safetensors file, whose tensors may be hundreds of gigabytes.
-std::string describe_file(const std::string& path, bool header_alone) {
+std::string describe_file(const std::string& path, bool header_alone, int64_t max_bytes = kMostOfFile) {
   try {
     const io::FileDescriptor file = io::open_for_reading(path);
     const int64_t size = io::file_size(file, path);
-    int64_t read = std::min(size, kMostOfFile);
+    int64_t read = std::min(size, max_bytes);
     if (header_alone) {
       uint64_t length = 0;
       if (size >= 8) io::read_at(file, 0, &length, 8, path);
@@ -141,12 +141,18 @@ Facts file_facts(const std::string& kind, const std::string& directory, bool wei
     const bool read = tensors ? weights : name == "config.json" || name == "adapter_config.json" ||
                                               (weights && name.ends_with(".index.json"));
     if (read) facts.push_back({concat(kind, " ", name), describe_file(path, tensors), directory});
+    if (name == "generation_config.json")
+      facts.push_back({concat(kind, " ", name), describe_file(path, false), directory, true});
   }
   if (!error)
     for (const std::string& name : input_files(directory))
       facts.push_back({concat(kind, " ", name), describe_file(directory + "/" + name, false), directory});
   std::sort(facts.begin(), facts.end(), [](const Fact& a, const Fact& b) { return a.name < b.name; });
   return facts;
+}
+
+Fact whole_file_fact(const std::string& name, const std::string& path) {
+  return {name, describe_file(path, false, INT64_MAX), path};
 }
 
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset) {
@@ -174,16 +180,21 @@ void compare_facts(const World& world, const Facts& facts, const std::string& ad
   world.agree(mine == first ? "" : difference(facts, theirs, host) + "; " + advice);
 }
 
-void check_same_start(const Config& config, const World& world) {
+void check_same_config(const Config& config, const World& world) {
   if (world.size() == 1) return;
-  Facts facts, files;
+  Facts facts;
+  world.together([&] { facts = config_facts(config); });
+  compare_facts(world, facts, "start all ranks with the same program, run file and options");
+}
+
+void check_same_files(const Config& config, const World& world) {
+  if (world.size() == 1) return;
+  Facts files;
   world.together([&] {
-    facts = config_facts(config);
     files = file_facts("model file", config.model.path, config.model.init == InitialWeights::pretrained);
     if (config.adapter.path.empty()) return;
     for (Fact& fact : file_facts("adapter file", config.adapter.path, true)) files.push_back(std::move(fact));
   });
-  compare_facts(world, facts, "start all ranks with the same program, run file and options");
   compare_facts(world, files, "give all machines the same files");
 }
 

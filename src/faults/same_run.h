@@ -27,6 +27,8 @@ Facts config_facts(const Config& config);
 /// of all of config.json, tokenizer and processor files. `kind` begins their names: "model file". A folder that cannot
 /// be read has none: opening it says why.
 Facts file_facts(const std::string& kind, const std::string& directory, bool weights);
+/// Size and digest of a whole file, or why it cannot be read.
+Fact whole_file_fact(const std::string& name, const std::string& path);
 /// The number of samples, and a digest of what Dataset::identify() tells; `key`: where they come from, "data.path".
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
@@ -38,8 +40,10 @@ Facts read_facts(const Config& config, const RunData& data);
 /// Costs two collectives of 8 bytes; lists of facts travel only where they differ.
 void compare_facts(const World& world, const Facts& facts, const std::string& advice);
 
-/// To be called by all ranks before anything depends on the configuration.
-void check_same_start(const Config& config, const World& world);
+/// Compares config_facts(). Called by all ranks before anything depends on the configuration.
+void check_same_config(const Config& config, const World& world);
+/// Compares file_facts() of the model and of adapter.path. Called by all ranks.
+void check_same_files(const Config& config, const World& world);
 /// To be called by all ranks when the data is open.
 void check_same_data(const Config& config, const RunData& data, const World& world);
 

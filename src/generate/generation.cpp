@@ -9,6 +9,7 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
+#include "faults/same_run.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
 
@@ -24,6 +25,17 @@ std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, De
   EngineParts parts{&config, &model, &device, &ops, groups, &arena};
   parts.pixel_statistics = statistics;
   return std::make_unique<DecodeEngine>(parts, strategy, ShardedSettings{}, settings, pad_id);
+}
+
+// Throws AgreedError if the ranks would generate with different weights, as far as the files' names, sizes and headers tell.
+void check_same_source(const WeightSource& source, const World& world) {
+  if (world.size() == 1) return;
+  check_same_config(source.config, world);
+  check_same_files(source.config, world);
+  Facts checkpoint;
+  if (!source.checkpoint.empty())          // its index has the checksums of all its files
+    checkpoint.push_back(whole_file_fact("the checkpoint's index", source.checkpoint + "/checkpoint.json"));
+  compare_facts(world, checkpoint, "give all machines the same checkpoint");
 }
 
 }  // namespace
@@ -54,6 +66,7 @@ Generation::Generation(const Config& asked, const World& world) : world_(world) 
     check_device(config(), world_);
   });
   const WeightSource& source = model_->source;
+  check_same_source(source, world_);
   const std::string of_base = source.missing.empty() ? "" : concat(source.missing, ": these are the weights of ", config().model.path,
                                                                    " as they are (generate.weights=base asks for them)");
   for (const std::string& warning : {unused_sampling(asked, settings()), of_base})
@@ -131,6 +144,7 @@ void Generation::load(const TextsToGenerate& work) {
     engine_->bind();
     load_weights();
   });
+  check_same_weights(config(), world_, std::exchange(weight_files_, {}), std::min<int64_t>(4, cores_of_a_rank(world_)));
 }
 
 void Generation::load_weights() {
@@ -139,21 +153,33 @@ void Generation::load_weights() {
   const bool random = config().model.init == InitialWeights::random;
   init_weights(context, static_cast<uint64_t>(config().train.seed), random ? Filled::all : Filled::fresh);
   if (!random) {
-    const SafetensorsReader reader(config().model.path);
-    check_weights(model_->model->units(), reader);
-    blipft::load_weights(context, reader, 8);
+    const auto reader = std::make_shared<const SafetensorsReader>(config().model.path);
+    check_weights(model_->model->units(), *reader);
+    blipft::load_weights(context, *reader, 8);
+    weight_files_.push_back({"model file", reader});
   }
-  (void)load_adapters(context, config());
+  if (auto adapters = load_adapters(context, config())) weight_files_.push_back({"adapter file", std::move(adapters)});
   if (!model_->source.checkpoint.empty()) load_trained_weights(context, model_->source.checkpoint);
 }
 
 void Generation::run(const GeneratorCalls& asked) {
   GeneratorCalls calls = asked;
   if (plan_.strategy == StrategyKind::fsdp) calls.any = [this](bool mine) { return any(mine); };
+  calls.round = [this] { begin_round(Activity::Phase::generation); };
   Generator generator(engine_->program, settings().returned, device_->kind() != DeviceKind::cuda);
   generator.run(calls);
   tokens_ += generator.tokens();
   step_ms_ = generator.step_milliseconds();
+}
+
+std::vector<TextLikelihood> Generation::score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels) {
+  begin_round(Activity::Phase::scoring);
+  return engine_->program.score(texts, pixels);
+}
+
+void Generation::begin_round(Activity::Phase phase) {
+  const Activity::State now = world_.activity().state();
+  world_.activity().set({phase, Activity::Doing::host, now.phase == phase ? now.step + 1 : 0, -1});
 }
 
 std::string Generation::text() const {

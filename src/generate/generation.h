@@ -7,6 +7,7 @@
 
 #include "blipft/comm.h"
 #include "blipft/data.h"
+#include "checkpoint/content_check.h"
 #include "engine/decode_engine.h"
 #include "generate/generation_model.h"
 #include "generate/generator.h"
@@ -60,12 +61,11 @@ class Generation {
   void run(const GeneratorCalls& calls);
   /// Scores the next group of texts, of which so many are in `texts` that fits() says yes: see DecodeProgram::score(). Called
   /// by all ranks for the same number of groups where weights are cut over them; a group may be empty.
-  std::vector<TextLikelihood> score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels) {
-    return engine_->program.score(texts, pixels);
-  }
+  std::vector<TextLikelihood> score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels);
   bool fits(int64_t texts, int64_t ids) const { return engine_->program.fits(texts, ids); }
   /// Whether this holds on any of the ranks that must do the same.
   bool any(bool mine) const { return plan_.strategy == StrategyKind::fsdp ? world_.any(mine ? 1 : 0) != 0 : mine; }
+  const CommGroups* groups() const { return groups_.get(); }  ///< null unless the weights are sharded over the ranks
   int64_t tokens() const { return tokens_; }  ///< new ones of this rank so far
   double step_milliseconds() const { return step_ms_; }  ///< of the last run(); 0: not known
   int64_t slots() const { return plan_.settings.slots; }
@@ -75,6 +75,7 @@ class Generation {
  private:
   void choose(const TextsToGenerate& work);
   void load_weights();
+  void begin_round(Activity::Phase phase);
 
   const World& world_;
   std::unique_ptr<GenerationModel> model_;
@@ -86,6 +87,7 @@ class Generation {
   GenerationPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<DecodeEngine> engine_;
+  std::vector<WeightFiles> weight_files_;  // that were read; until load() has compared them
   int64_t tokens_ = 0;
   double step_ms_ = 0;
 };

@@ -184,6 +184,7 @@ void Generator::run(const GeneratorCalls& calls) {
 void Generator::rounds(const GeneratorCalls& calls) {
   program_.begin();
   for (;;) {
+    if (calls.round) calls.round();
     admit(calls);
     const bool mine = busy() > 0;
     if (!(calls.any ? calls.any(mine) : mine)) break;

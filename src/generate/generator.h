@@ -56,6 +56,8 @@ struct GeneratorCalls {
   std::function<std::optional<size_t>(std::span<const int32_t> ids)> stops;
   /// Whether this holds on any rank, for strategies in whose passes all ranks take part; optional.
   std::function<bool(bool mine)> any;
+  /// Called before each round of tokens; optional.
+  std::function<void()> round;
 };
 
 class Generator {

@@ -121,7 +121,7 @@ void Run::start_records() {
 }
 
 bool Run::prepare() {
-  check_same_start(config_, world_);
+  check_same_files(config_, world_);
   if (!claim_folders()) return false;
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });

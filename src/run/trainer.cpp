@@ -9,8 +9,7 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "faults/end_all.h"
-#include "faults/launch_watch.h"
+#include "faults/rank_guard.h"
 #include "io/saved_model.h"
 #include "run/record_files.h"
 #include "run/run.h"
@@ -354,22 +353,16 @@ void Run::end_early() {
 }
 
 int train(const Config& config, const World& world) {
-  check_started_together(config, world);
   choose_gpu_queues(config, world);        // whatever asks for GPUs starts CUDA
   start_run_log(world.rank() == 0);
-  Watchdog watchdog(world, config.parallel.timeout_seconds);
-  LaunchWatch::together();
-  Run run(config, world, watchdog);
-  try {
-    if (!run.prepare()) return 0;
+  RankGuard guard(config, world);
+  Run run(config, world, guard.watchdog());
+  guard.run([&] {
+    if (!run.prepare()) return;
     run.steps();
     run.finish();
-    return run.stopped() ? kStoppedCode : 0;
-  } catch (const AgreedError&) {
-    throw;
-  } catch (const std::exception& error) {
-    end_all_ranks(error, world, watchdog, [&] { run.end_early(); });
-  }
+  }, [&] { run.end_early(); });
+  return run.stopped() ? kStoppedCode : 0;
 }
 
 }  // namespace blipft
