@@ -62,6 +62,11 @@ class BpeTokenizer final : public FileTokenizer {
     bool first = false;  ///< nothing stands before it
     size_t first_id = 0;
     std::vector<size_t> ends = {};  ///< of its ids, in `text`; filled when a place in it is looked up
+    size_t counted = 0, spaces = 0;  ///< how many spaces the first `counted` bytes of the piece have
+  };
+  /// The size of the first `raw` bytes of a piece when normalised. Places ascend, and each continues from the one before it.
+  struct NormalizedPrefix {
+    size_t raw = 0, size = 0;
   };
 
   std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
@@ -103,10 +108,11 @@ class BpeTokenizer final : public FileTokenizer {
       }
       const std::string clean = normalized(piece.text);
       std::vector<Part> parts = encode_clean(clean, begin == 0, options, ids);
-      // The text before a place is normalised alike alone and with what follows, but where the two combine.
+      const bool same = clean == piece.text;
+      NormalizedPrefix prefix;
       resolve(places, end, [&](size_t byte) {
         const size_t place = byte - begin;
-        return index_at(parts, ids, clean, clean == piece.text ? place : normalized(piece.text.substr(0, place)).size());
+        return index_at(parts, ids, clean, same ? place : normalized_size(piece.text, place, prefix));
       });
     }
     return ids;
@@ -143,9 +149,7 @@ class BpeTokenizer final : public FileTokenizer {
     if (part.piece.id >= 0) return part.first_id;
     const size_t end = at + 1 < parts.size() ? parts[at + 1].first_id : ids.size();
     const std::span<const int32_t> own = std::span(ids).subspan(part.first_id, end - part.first_id);
-    // What is put before a text belongs to its first character.
-    const std::string_view before = clean.substr(part.begin, place - part.begin);
-    const size_t place_there = before.empty() ? 0 : size_with_prefix(before, part.first);
+    const size_t place_there = size_with_prefix(clean.substr(part.begin), place - part.begin, part);
     if (part.ends.empty()) part.ends = model_.ends_of(part.text, own);
     const auto found = std::upper_bound(part.ends.begin(), part.ends.end(), place_there);
     const auto index = static_cast<size_t>(found - part.ends.begin());
@@ -168,6 +172,24 @@ class BpeTokenizer final : public FileTokenizer {
     return out;
   }
 
+  /// The size of normalised text before a place. Normalising begins anew at an ASCII character, which never combines with
+  /// what is before it, so that a text of many places takes linear time.
+  size_t normalized_size(std::string_view text, size_t place, NormalizedPrefix& known) const {
+    const auto& steps = spec().normalizer;
+    const auto joins = [](const NormalizerStep& step) {
+      return step.kind == NormalizerStep::Kind::replace && step.from.size() > 1;
+    };
+    if (place < known.raw || std::any_of(steps.begin(), steps.end(), joins)) return normalized(text.substr(0, place)).size();
+    const auto size_of = [&](size_t from, size_t to) {
+      const size_t size = normalized(text.substr(from, to - from)).size();
+      return size - (from > 0 && to > from ? normalized("a").size() - 1 : 0);  // without what is put before a text
+    };
+    size_t cut = place;
+    while (cut > known.raw && (cut == text.size() || static_cast<unsigned char>(text[cut]) >= 0x80)) --cut;
+    known = {cut, known.size + size_of(known.raw, cut)};
+    return known.size + size_of(cut, place);
+  }
+
   /// Normalised text between added tokens as its words are taken from it; `first`: nothing stands before it.
   std::string with_prefix(std::string_view text, bool first) const {
     const auto& metaspace = spec().metaspace;
@@ -180,9 +202,19 @@ class BpeTokenizer final : public FileTokenizer {
     return marked;
   }
 
-  size_t size_with_prefix(std::string_view text, bool first) const {
-    if (unigram_ || spec().metaspace) return with_prefix(text, first).size();
-    return text.size() + (spec().add_prefix_space && !text.starts_with(' ') ? 1 : 0);
+  /// The size of the first `bytes` bytes of a part's normalised text, with what is put before it: that belongs to its first
+  /// character.
+  size_t size_with_prefix(std::string_view clean, size_t bytes, Part& part) const {
+    if (bytes == 0 || unigram_) return bytes;
+    const auto& metaspace = spec().metaspace;
+    if (!metaspace) return bytes + (spec().add_prefix_space && !clean.starts_with(' ') ? 1 : 0);
+    if (bytes < part.counted) part.counted = part.spaces = 0;
+    const std::string_view more = clean.substr(part.counted, bytes - part.counted);
+    part.spaces += static_cast<size_t>(std::count(more.begin(), more.end(), ' '));
+    part.counted = bytes;
+    const std::string& mark = metaspace->replacement;
+    return bytes + part.spaces * (mark.size() - 1) + with_prefix(clean.substr(0, mark.size()), part.first).size() -
+           replaced(clean.substr(0, mark.size()), " ", mark).size();
   }
 
   /// T5's words: what white space parts, each with the mark before it, and again parted where it has marks.

@@ -215,7 +215,7 @@ TEST_SUITE("tokenizer") {
       if (!json["tokenizer_config"].is_null())
         write_text(directory / "tokenizer_config.json", json["tokenizer_config"].dump());
       if (json.contains("tokenizer_json"))
-        directory.change("tokenizer.json", [&](Json& file) { file.update(json["tokenizer_json"]); });
+        directory.change("tokenizer.json", [&](Json& tokenizer) { tokenizer.update(json["tokenizer_json"]); });
       check_cases(*load_tokenizer(directory.string()), file);
     }
   }
@@ -377,7 +377,7 @@ TEST_SUITE("tokenizer") {
                              "sentencepiece_new", "sentencepiece_no_prefix"}) {
       const auto tokenizer = load_tokenizer(golden + form);
       for (const std::string text : {"the word, another word", " a photo  of a</s>\u4e2d\u6587 cat\n", "<s>red",
-                                     "x\U0001f600<|im_end|>\n\nthe quick"}) {
+                                     "x\U0001f600<|im_end|>\n\nthe quick", "e\u0301 cafe\u0301\u0301 A\u030a\u4e2d e"}) {
         TextPlaces places;
         for (size_t at = 0; at < text.size(); unicode::next_code_point(text, at)) places.bytes.push_back(at);
         const auto ids = tokenizer->encode_with_places(text, places);
@@ -388,7 +388,38 @@ TEST_SUITE("tokenizer") {
         CHECK(std::is_sorted(places.ids.begin(), places.ids.end()));
         CHECK(places.ids.front() <= 1);          // a word start of its own may stand before the first character
         CHECK(places.ids.back() == ids.size() - 1);
+        for (size_t i = 0; i < places.bytes.size(); ++i) {  // the places before it change nothing
+          TextPlaces one;
+          one.bytes = {places.bytes[i]};
+          tokenizer->encode_with_places(text, one);
+          CHECK(one.ids.at(0) == places.ids[i]);
+        }
       }
+    }
+  }
+
+  TEST_CASE("places of a conversation with many turns take linear time") {
+    const auto processor_seconds = [](const Tokenizer& tokenizer, int turns) {
+      std::string text;
+      TextPlaces places;
+      for (int i = 0; i < turns; ++i) {
+        places.bytes.push_back(text.size());
+        text += "USER: a cafe\u0301 in the morning? ASSISTANT: a word, another word.\n";
+      }
+      double least = 1e9;
+      for (int i = 0; i < 3; ++i) {
+        places.ids.clear();
+        const std::clock_t begin = std::clock();
+        tokenizer.encode_with_places(text, places);
+        least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+      }
+      return least;
+    };
+    for (const char* form : {"byte_fallback", "llama_class", "llama3", "qwen2", "sentencepiece_legacy", "sentencepiece_new"}) {
+      CAPTURE(form);
+      const auto tokenizer = load_tokenizer(golden + form);
+      const double few = processor_seconds(*tokenizer, 1000), many = processor_seconds(*tokenizer, 8000);
+      CHECK(many < 24 * few + 0.05);         // 8 times as much; 64 times, if each place began anew
     }
   }
 
