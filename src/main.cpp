@@ -22,6 +22,7 @@
 #include "faults/rank_guard.h"
 #include "faults/stop_request.h"
 #include "plan/print_plan.h"
+#include "run/run_log.h"
 #include "weights/hub_cache.h"
 
 namespace {
@@ -93,6 +94,7 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
     world.together([&] { config = configuration(line); });
     if (world.rank() == 0) tell_notes(config);
     if (line.action == Action::train) return train(config, world);
+    if (line.prompt.empty()) start_run_log(false);  // texts go into files; what is printed beside them delays no rank
     return answer_prompts(config, {line.prompt, line.image, line.action == Action::evaluate}, world), 0;
   } catch (const AgreedError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());

@@ -89,6 +89,24 @@ def a_stopped_terminal_stops_no_training(space):
 
 
 @test
+def a_stopped_terminal_stops_no_generation(space):
+    master, slave = pty.openpty()
+    termios.tcflow(slave, termios.TCOOFF)
+    output = space.new()
+    process = subprocess.Popen(command_line(1, [PROGRAM, "--generate", space.config, f"output.path={output}",
+                                                "generate.weights=base", "generate.samples=6", "generate.max_new_tokens=4"]),
+                               cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave)
+    try:
+        check(process.wait(timeout=60) == 0, process.returncode)
+    finally:
+        process.kill()
+    written = list(output.rglob("generated.jsonl"))
+    check(written and len(written[0].read_text().splitlines()) == 6, written)
+    os.close(slave)
+    os.close(master)
+
+
+@test
 def a_reader_that_pauses_is_shown_how_many_lines_are_missing(space):
     read, write = os.pipe()
     process, output = blocked_run(space, write)
