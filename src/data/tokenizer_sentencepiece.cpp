@@ -3,6 +3,7 @@
 
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "blipft/error.h"
@@ -54,15 +55,19 @@ class SentencePieceTokenizer final : public FileTokenizer {
     } else {
       added_.split(prefixed, false, pieces);
     }
+    size_t searched = 0, shorter = 0;        // bytes of the text before the place, and how many fewer the prefixed text has
     for (const TextPiece& piece : pieces) {
       const size_t begin = static_cast<size_t>(piece.text.data() - prefixed.data()), end = begin + piece.text.size();
       const size_t first_id = ids.size();
+      std::vector<IdStart> starts;           // filled if there is a place in the piece
       piece.id >= 0 ? ids.push_back(piece.id) : append_text(std::string(piece.text), ids);
       while (places.ids.size() < places.bytes.size()) {
         const size_t byte = places.bytes[places.ids.size()];
-        const size_t place = settings_.legacy ? byte : with_prefix(text.substr(0, byte)).size();
+        if (!settings_.legacy) advance(text, byte, searched, shorter);
+        const size_t place = byte + (settings_.legacy ? 0 : prefix().size()) - shorter;
         if (place >= end) break;
-        places.ids.push_back(first_id + (piece.id >= 0 ? 0 : index_in_text(std::string(piece.text), place - begin)));
+        if (piece.id < 0 && starts.empty()) starts = id_starts(std::string(piece.text));
+        places.ids.push_back(first_id + index_at(starts, place - begin));
       }
     }
     // The prefix before a special token is taken back.
@@ -73,8 +78,19 @@ class SentencePieceTokenizer final : public FileTokenizer {
     return ids;
   }
 
+  std::string_view prefix() const { return settings_.add_prefix_space ? std::string_view(word_start) : std::string_view(); }
+
+  // Goes on from the place before, so that a text of many places takes linear time.
+  static void advance(std::string_view text, size_t byte, size_t& searched, size_t& shorter) {
+    for (size_t found; (found = text.substr(0, byte).find(word_start, searched)) != std::string_view::npos;) {
+      searched = found + word_start.size();
+      shorter += word_start.size() - 1;      // a space takes its place
+    }
+    searched = std::max(searched, byte - std::min(byte, word_start.size() - 1));
+  }
+
   std::string with_prefix(const std::string& text) const {
-    std::string out = settings_.add_prefix_space ? word_start : "";
+    std::string out(prefix());
     for (size_t at = 0; at < text.size();) {
       const size_t found = std::min(text.find(word_start, at), text.size());
       out.append(text, at, found - at);
@@ -97,16 +113,32 @@ class SentencePieceTokenizer final : public FileTokenizer {
     return !settings_.legacy && (text.starts_with(word_start) || text.starts_with(' '));
   }
 
-  /// Which of the ids that append_text() appends stands for byte `place` of the text.
-  size_t index_in_text(const std::string& text, size_t place) const {
+  struct IdStart {
+    size_t byte, index;                      // of the text, and of the ids that append_text() appends
+  };
+
+  /// Where the ids of a text start, ascending; of those that start at the same byte the first.
+  std::vector<IdStart> id_starts(const std::string& text) const {
     const bool protect = protects(text);
     const auto proto = processor_->EncodeAsImmutableProto(protect ? settings_.unknown_token + text : text);
     const size_t skipped = protect && proto.pieces_size() >= unknown_length_ ? unknown_length_ : 0;
-    if (protect) place += settings_.unknown_token.size();
-    size_t index = skipped;
-    for (size_t i = skipped + 1; i < proto.pieces_size() && proto.pieces(static_cast<int>(i)).begin() <= place; ++i)
-      if (proto.pieces(static_cast<int>(i)).begin() > proto.pieces(static_cast<int>(index)).begin()) index = i;
-    return index - skipped;
+    const size_t before = protect ? settings_.unknown_token.size() : 0;
+    std::vector<IdStart> starts;
+    size_t i = 0;
+    for (const auto& piece : proto.pieces()) {
+      const size_t index = i++;
+      if (index < skipped) continue;
+      const size_t byte = piece.begin() - std::min<size_t>(piece.begin(), before);
+      if (starts.empty() || byte > starts.back().byte) starts.push_back({byte, index - skipped});
+    }
+    return starts;
+  }
+
+  /// The index of the last id that starts at or before a byte; 0 if there is none.
+  static size_t index_at(const std::vector<IdStart>& starts, size_t byte) {
+    const auto behind = std::upper_bound(starts.begin(), starts.end(), byte,
+                                         [](size_t place, const IdStart& start) { return place < start.byte; });
+    return behind == starts.begin() ? 0 : std::prev(behind)->index;
   }
 
   std::vector<int> pieces_of(const std::string& text) const {

@@ -78,7 +78,8 @@ std::string Progress::rates(double samples, double tokens, double seconds, const
   return text;
 }
 
-void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
+void Progress::step(const StepEvent& event) {
+  const auto& [result, epoch, seconds] = event;
   count(result, seconds);
   if (std::isfinite(result.loss)) epoch_loss_ += result.loss, ++epoch_steps_;
   const bool early = smooth_seconds_ == 0 || result.step - run_.first_step <= 2;  // the first steps are slow
@@ -116,16 +117,18 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
   if (last_of_epoch) epoch_loss_ = 0, epoch_steps_ = 0;
 }
 
-void Progress::validation(int64_t step, double loss, int64_t tokens, double seconds) {
+void Progress::validation(const ValidationEvent& event) {
   if (silent_) return;
+  const auto& [step, loss, tokens, seconds] = event;
   end_line();
   std::printf("validation after step %lld/%lld  loss %.4f  %lld tokens  %.2f s\n", static_cast<long long>(step + 1),
               static_cast<long long>(run_.total_steps), loss, static_cast<long long>(tokens), seconds);
   std::fflush(stdout);
 }
 
-void Progress::evaluation(int64_t step, const ValidationScores& found, double seconds) {
+void Progress::evaluation(const EvaluationEvent& event) {
   if (silent_) return;
+  const auto& [step, found, seconds] = event;
   end_line();
   std::printf("evaluation after step %lld/%lld", static_cast<long long>(step + 1), static_cast<long long>(run_.total_steps));
   for (const Score& score : found.scores) std::printf("  %s %.4f", score.metric.c_str(), score.value);
@@ -148,18 +151,19 @@ void Progress::checkpoint(const Checkpoints::Outcome& written) {
   std::fflush(stdout);
 }
 
-void Progress::warn(const std::string& message) {
+void Progress::warning(const std::string& message) {
   if (silent_) return;
   end_line();
   std::printf("warning: %s\n", message.c_str());
   std::fflush(stdout);
 }
 
-void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved) {
-  if (silent_) return;
+void Progress::memory(const MemoryEvent& event) {
+  if (silent_ || config_.output.memory_every == 0) return;
+  const int64_t step = event.step, reserved = event.device.memory().process;
   const MemoryUnit unit(reserved);
   std::vector<std::string> shown, lines;
-  for (const Arena::PhaseUse& phase : phases) {
+  for (const Arena::PhaseUse& phase : event.arena.phases(event.pass)) {
     if (std::find(shown.begin(), shown.end(), phase.phase) != shown.end()) continue;  // the first micro-batch tells
     shown.push_back(phase.phase);
     const MemoryUse& now = phase.now;
@@ -179,7 +183,7 @@ void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, 
   std::fflush(stdout);
 }
 
-void Progress::done(double train_seconds, int64_t peak_bytes) {
+void Progress::print_totals(double train_seconds, int64_t peak_bytes) {
   if (silent_) return;
   end_line();
   const MemoryUnit unit(peak_bytes);

@@ -6,15 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "answers/validation_answers.h"
 #include "blipft/arena.h"
 #include "blipft/config.h"
-#include "checkpoint/checkpoints.h"
-#include "engine/step_program.h"
+#include "run/training_observer.h"
 
 namespace blipft {
 
-class Progress {
+class Progress final : public TrainingObserver {
  public:
   struct Run {
     int64_t total_steps = 0, steps_per_epoch = 0, first_step = 0;
@@ -25,18 +23,15 @@ class Progress {
   };
   Progress(const Config& config, const Run& run, bool silent);
 
-  /// Once per finished step, in order. `seconds`: what the step took, on the device's clock.
-  void step(const StepResult& result, int64_t epoch, double seconds);
-  /// The tutorial's memory lines of a step, after the first two steps where they say something new; `reserved`: bytes the
-  /// process holds on the device.
-  void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved);
-  /// After step `step`; `tokens` were learnt ones of all ranks.
-  void validation(int64_t step, double loss, int64_t tokens, double seconds);
-  /// Scores of what was generated there.
-  void evaluation(int64_t step, const ValidationScores& found, double seconds);
-  void checkpoint(const Checkpoints::Outcome& written);
-  void warn(const std::string& message);
-  void done(double train_seconds, int64_t peak_bytes);
+  void step(const StepEvent& event) override;
+  /// Prints the tutorial's memory lines of a step, after the first two steps only if they say something new.
+  void memory(const MemoryEvent& event) override;
+  void validation(const ValidationEvent& event) override;
+  void evaluation(const EvaluationEvent& event) override;
+  void checkpoint(const Checkpoints::Outcome& written) override;
+  void warning(const std::string& message) override;
+  /// Prints the last line of the steps: time, peak memory, mean rates.
+  void print_totals(double train_seconds, int64_t peak_bytes);
   /// "5 steps on 4 ranks, loss 5.21 to 4.98, 12.3 samples/s, 410 tokens/s, 1.23 GiB a rank": of the steps so far.
   std::string summary(int64_t bytes) const;
   double epoch_loss() const { return epoch_loss_ / static_cast<double>(epoch_steps_ ? epoch_steps_ : 1); }

@@ -39,14 +39,14 @@ const HostBatch* RunFaults::next_batch(DataLoader& loader, const std::string& wh
   return batch;
 }
 
-void RunFaults::finished(const StepResult& result, Progress& progress) {
-  if (const std::string warning = nonfinite_.finished(result); !warning.empty()) progress.warn(warning);
+void RunFaults::finished(const StepResult& result, TrainingObserver& observer) {
+  if (const std::string warning = nonfinite_.finished(result); !warning.empty()) observer.warning(warning);
 }
 
-void RunFaults::before_saving(int64_t steps, Progress& progress) {
+void RunFaults::before_saving(int64_t steps, TrainingObserver& observer) {
   const std::string bad = bad_samples_.summary(steps * samples_of_a_step(config_, world_.size()));
-  if (!bad.empty()) progress.warn(bad);
-  if (nonfinite_.skipped() > 0) progress.warn(nonfinite_.summary(steps));
+  if (!bad.empty()) observer.warning(bad);
+  if (nonfinite_.skipped() > 0) observer.warning(nonfinite_.summary(steps));
   world_.together([&] { nonfinite_.check_run(steps); });
   activity_.phase(Activity::Phase::saving);
   vanished_ = folder_.vanished();

@@ -14,7 +14,7 @@
 #include "faults/nonfinite_steps.h"
 #include "faults/watchdog.h"
 #include "io/known_folder.h"
-#include "run/progress.h"
+#include "run/training_observer.h"
 
 namespace blipft {
 
@@ -38,12 +38,12 @@ class RunFaults {
   /// Returns the next batch of the validation after `step`.
   const HostBatch* next_of_validation(DataLoader& loader, int64_t step);
   /// After each step, in order; see NonFiniteSteps::finished().
-  void finished(const StepResult& result, Progress& progress);
+  void finished(const StepResult& result, TrainingObserver& observer);
   /// The output folder is there from now on.
   void folder_made() { folder_ = KnownFolder(config_.output.path); }
   /// After the last of `steps` steps, by all ranks: tells what was skipped. Throws AgreedError where so much was that
   /// nothing is to be saved.
-  void before_saving(int64_t steps, Progress& progress);
+  void before_saving(int64_t steps, TrainingObserver& observer);
   /// After saving into `saved`, by all ranks. Throws AgreedError when the output folder has vanished during the run.
   void after_saving(const std::vector<std::string>& saved) const;
 

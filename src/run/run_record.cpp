@@ -87,13 +87,14 @@ void RunRecord::begin_metrics(const RecordFolder& folder) {
   metrics_->add(row_text(row));
 }
 
-void RunRecord::step(const StepResult& result, int64_t epoch, double seconds) {
+void RunRecord::step(const StepEvent& event) {
   if (!told_) {
     std::string why = metrics_ ? metrics_->failure() : "";
     if (why.empty()) why = run_log_failure();
     if (!why.empty()) told_ = true, fail(concat(why, ": lines are lost"));
   }
   if (!metrics_) return;
+  const auto& [result, epoch, seconds] = event;
   metrics_->add(row_text({{"event", "step"}, {"step", result.step}, {"epoch", epoch}, {"loss", result.loss},
                           {"lr", result.lr}, {"grad_norm", result.grad_norm},
                           {"samples_per_second", static_cast<double>(part_.samples_per_step) / seconds},
@@ -101,22 +102,25 @@ void RunRecord::step(const StepResult& result, int64_t epoch, double seconds) {
                           {"tokens", static_cast<int64_t>(result.text_tokens)}, {"time", unix_time()}}));
 }
 
-void RunRecord::validation(int64_t step, double loss, int64_t tokens, double seconds) {
+void RunRecord::validation(const ValidationEvent& event) {
   if (!metrics_) return;
+  const auto& [step, loss, tokens, seconds] = event;
   metrics_->add(row_text({{"event", "validation"}, {"step", step}, {"validation_loss", loss},
                           {"validation_tokens", tokens}, {"seconds", seconds}, {"time", unix_time()}}));
 }
 
-void RunRecord::evaluation(int64_t step, const ValidationScores& found, double seconds) {
+void RunRecord::evaluation(const EvaluationEvent& event) {
   if (!metrics_) return;
+  const auto& [step, found, seconds] = event;
   ordered_json scores = ordered_json::object();
   for (const Score& score : found.scores) scores[score.metric] = score.value;
   metrics_->add(row_text({{"event", "evaluation"}, {"step", step}, {"scores", scores}, {"samples", found.samples},
                           {"seconds", seconds}, {"time", unix_time()}}));
 }
 
-void RunRecord::end(int64_t steps, double train_seconds, const std::string& reason) {
+void RunRecord::end(const EndEvent& event) {
   if (!metrics_) return;
+  const auto& [steps, train_seconds, reason] = event;
   metrics_->add(row_text({{"event", "end"}, {"step", steps - 1}, {"total_steps", part_.total_steps}, {"reason", reason},
                           {"train_seconds", train_seconds}, {"time", unix_time()}}));
 }

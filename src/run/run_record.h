@@ -4,13 +4,12 @@
 #include <memory>
 #include <string>
 
-#include "answers/validation_answers.h"
-#include "engine/step_program.h"
 #include "run/record_files.h"
+#include "run/training_observer.h"
 
 namespace blipft {
 
-class RunRecord {
+class RunRecord final : public TrainingObserver {
  public:
   struct Part {
     std::string run_id;
@@ -22,14 +21,12 @@ class RunRecord {
   /// Begins the three files, or goes on with them. What cannot be kept is told as a warning, or, where trace.on_error is
   /// stop, as a UserError, here and by step(). Called on rank 0, when nothing else can refuse the run.
   RunRecord(const Config& config, const Part& part);
-  ~RunRecord();
+  ~RunRecord() override;
 
-  /// After each step, in order; `seconds` as in Progress::step().
-  void step(const StepResult& result, int64_t epoch, double seconds);
-  void validation(int64_t step, double loss, int64_t tokens, double seconds);
-  void evaluation(int64_t step, const ValidationScores& found, double seconds);
-  /// The end of the run after `steps` steps; `reason`: kDone, or what stopped it or was lost at its end.
-  void end(int64_t steps, double train_seconds, const std::string& reason);
+  void step(const StepEvent& event) override;
+  void validation(const ValidationEvent& event) override;
+  void evaluation(const EvaluationEvent& event) override;
+  void end(const EndEvent& event) override;
   /// Writes what waits, some seconds at most.
   void close() { metrics_.reset(); }
 

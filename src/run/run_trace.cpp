@@ -177,7 +177,8 @@ std::vector<StepSampleRecord> RunTrace::samples_of(int64_t step) const {
   return records;
 }
 
-void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
+void RunTrace::step(const StepEvent& event) {
+  const auto& [result, epoch, seconds] = event;
   const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
   std::vector<SpanRecord> spans;
   if (parts_.spans) {
@@ -216,12 +217,13 @@ void RunTrace::note_memory(int64_t step, const std::string& moment, const Memory
   trace_->add(records);
 }
 
-void RunTrace::memory(int64_t step, const std::string& pass) {
-  const Arena& arena = *parts_.arena;
+void RunTrace::memory(const MemoryEvent& event) {
+  const auto& [step, pass, arena, device] = event;
   for (const Arena::PhaseUse& phase : arena.phases(pass)) note_memory(step, phase.phase, phase.now);
   MemoryUse peak = arena.peak(pass);
   peak.by_owner[static_cast<size_t>(Owner::workspace)] += arena.gap_bytes(pass);  // as the plan counts them
   note_memory(step, "peak", peak);
+  driver_memory(step);
 }
 
 void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t bytes) {
@@ -253,11 +255,13 @@ void RunTrace::driver_memory(int64_t step) {
   trace_->add(record);
 }
 
-void RunTrace::validation(int64_t step, double loss, int64_t tokens, double seconds) {
+void RunTrace::validation(const ValidationEvent& event) {
+  const auto& [step, loss, tokens, seconds] = event;
   trace_->add(ValidationRecord{step, now_ns(), loss, tokens, seconds});
 }
 
-void RunTrace::evaluation(int64_t step, const ValidationScores& found, double seconds) {
+void RunTrace::evaluation(const EvaluationEvent& event) {
+  const auto& [step, found, seconds] = event;
   if (!std::exchange(samples_told_, true)) {
     std::vector<EvaluationSampleRecord> samples;
     for (const ScoredText& text : found.texts) {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "answers/validation_answers.h"
 #include "base/start_times.h"
 #include "blipft/arena.h"
 #include "blipft/comm.h"
@@ -17,6 +16,7 @@
 #include "data/step_order.h"
 #include "engine/step_program.h"
 #include "plan/memory_plan.h"
+#include "run/training_observer.h"
 #include "trace/device_sampler.h"
 #include "trace/trace_clock.h"
 
@@ -46,7 +46,7 @@ struct TraceParts {
   const SampleSet* training = nullptr;     ///< what the steps train on
 };
 
-class RunTrace {
+class RunTrace final : public TrainingObserver {
  public:
   /// Opens the file, notes what is known of the run, and starts the sampling of the device.
   explicit RunTrace(const TraceParts& parts);
@@ -56,20 +56,18 @@ class RunTrace {
   static int64_t next_part(const Config& config, const World& world);
   /// This rank's file.
   std::string path() const { return path(*parts_.config, parts_.part, parts_.world->rank()); }
-  /// `seconds`: since the end of the step before, on the device's clock.
-  void step(const StepResult& result, int64_t epoch, double seconds);
-  /// What the owners hold at the named moments of a pass, and at the one at which they hold most together, with the
-  /// gaps between their tensors.
-  void memory(int64_t step, const std::string& pass);
+  void step(const StepEvent& event) override;
+  /// Notes what the owners hold at the named moments of a pass, and at the one at which they hold most together, with the
+  /// gaps between their tensors; and the driver's figures.
+  void memory(const MemoryEvent& event) override;
   /// What they held at a moment outside of any pass, at which the run worked in `bytes` of scratch memory: after `step`
   /// (-1: the set-up).
   void scratch_memory(int64_t step, const std::string& moment, int64_t bytes);
   /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
   void driver_memory(int64_t step);
-  /// A validation that has just ended.
-  void validation(int64_t step, double loss, int64_t tokens, double seconds);
-  /// The scores of a validation, and on rank 0 the texts.
-  void evaluation(int64_t step, const ValidationScores& found, double seconds);
+  void validation(const ValidationEvent& event) override;
+  /// Notes the scores, and on rank 0 the texts.
+  void evaluation(const EvaluationEvent& event) override;
   /// Kernels of a step, with times of the system clock.
   void kernels(int64_t step, std::vector<KernelRecord> records);
   /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.
