@@ -107,7 +107,7 @@ CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOM
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
 endif
 
-SOURCES := src/no_cuda.cpp $(filter-out src/cuda/% src/comm/nccl.cpp src/comm/peer_%,$(wildcard src/*/*.cpp src/models/*/*.cpp src/models/*/*/*.cpp))
+SOURCES := src/no_cuda.cpp $(filter-out src/cuda/% src/comm/nccl.cpp src/comm/peer_%,$(wildcard src/*/*.cpp src/*/*/*.cpp src/models/*/*/*.cpp))
 ifeq ($(CUDA),1)
 SOURCES += $(wildcard src/cuda/*.cpp src/cuda/*.cu src/cuda/*/*.cpp src/cuda/*/*.cu src/comm/nccl.cpp src/comm/peer_*.cpp src/comm/peer_*.cu)
 endif
@@ -170,7 +170,7 @@ $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo '$(GIT_COMMIT)' | cmp -s - $@ || echo '$(GIT_COMMIT)' > $@
 
-$(BUILD)/src/data/image_webp.cpp.o build/fuzz/src/data/image_webp.cpp.o: private CPPFLAGS += $(if $(WEBP),-DBLIPFT_WEBP=1)
+$(BUILD)/src/pictures/image_webp.cpp.o build/fuzz/src/pictures/image_webp.cpp.o: private CPPFLAGS += $(if $(WEBP),-DBLIPFT_WEBP=1)
 
 # Objects depend on the flags they were built with.
 BUILD_FLAGS := $(OPT) PCH=$(PCH) $(TEST_OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)$(addprefix $() ,$(HDF5_ROOT)) $(WEBP_LIBS)
@@ -190,7 +190,7 @@ FUZZ_FLAGS := -std=c++20 $(FUZZ_OPT) -gline-tables-only -fno-omit-frame-pointer 
   -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-unknown-attributes
 FUZZ_TARGETS := $(patsubst test/fuzz/%_fuzz.cpp,build/fuzz/%,$(wildcard test/fuzz/*_fuzz.cpp))
 FUZZ_OBJECTS := $(patsubst %,build/fuzz/%.o,$(filter-out src/io/hdf5_%,$(wildcard src/io/*.cpp src/config/*.cpp \
-  src/data/*.cpp src/evaluate/*.cpp src/models/families/*/*_config.cpp)))
+  src/text/*.cpp src/pictures/*.cpp src/datasets/*.cpp src/loading/*.cpp src/evaluate/*.cpp src/models/families/*/*_config.cpp)))
 build/fuzz/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	$(CCACHE) $(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link $(CPPFLAGS) -MMD -MP -c -o $@ $<

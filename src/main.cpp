@@ -7,22 +7,22 @@
 
 #include <unistd.h>
 
-#include "answers/answers.h"
-#include "answers/print_generation_plan.h"
+#include "generate/answers.h"
+#include "generate/print_generation_plan.h"
 #include "base/standard_output.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
-#include "blipft/data.h"
+#include "blipft/datasets.h"
 #include "blipft/error.h"
 #include "blipft/trainer.h"
 #include "blipft/version.h"
 #include "checkpoint/export_model.h"
 #include "evaluate/run_metrics.h"
-#include "faults/launch_watch.h"
-#include "faults/rank_guard.h"
-#include "faults/stop_request.h"
+#include "liveness/launch_watch.h"
+#include "agreement/rank_guard.h"
+#include "liveness/stop_request.h"
 #include "plan/print_plan.h"
-#include "run/run_log.h"
+#include "io/run_log.h"
 #include "weights/hub_cache.h"
 
 namespace {

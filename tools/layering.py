@@ -17,43 +17,49 @@ import sys
 #   room, its public headers, what it may include
 TABLE = [
     # The command line, to a run, a plan or an export.
-    [("main", "", "run answers/ evaluate/ generate/ plan/ checkpoint/ faults/ weights/ data config comm unit ops base/")],
-    # Only the run sees all the rooms.
-    [("run", "trainer",
-      "answers/ evaluate/ generate/ plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store "
-      "optimizers formats comm memory io/ unit ops/ base/")],
-    # A whole generation, as run is a whole training.
-    [("answers", "",
-      "evaluate/ generate/ plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers "
-      "formats comm memory io/ unit ops/ base/")],
-    [("evaluate", "evaluate",
-      "generate/ plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers "
-      "formats comm memory io/ unit ops/ base/")],
+    [("main", "", "train generate/ tune plan/ evaluate/ checkpoint/ agreement/ liveness/ weights/ loading datasets text config comm io/ "
+                  "unit ops base/")],
+    # A whole training run.
+    [("train", "trainer",
+      "generate/ tune/ plan/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models loading/ datasets "
+      "pictures text config store optimizers formats comm memory io/ unit ops/ base/")],
+    # --generate, --evaluate, and what validations generate.
     [("generate", "",
-      "plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models/ data/ config store optimizers formats comm "
-      "memory io/ unit ops/ base/")],
+      "plan/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models/ loading/ datasets/ pictures/ text/ "
+      "config store optimizers formats comm memory io/ unit ops/ base/")],
+    # What is timed on the machine before a run.
+    [("tune", "",
+      "plan/ checkpoint agreement liveness engine/ weights/ trace strategies models loading datasets pictures text config store "
+      "optimizers formats comm memory io unit ops/ base/")],
     [("plan", "",
-      "checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm memory "
-      "io/ unit ops/ base/")],
+      "checkpoint/ agreement/ liveness engine/ weights/ trace/ strategies models loading/ datasets pictures text config store "
+      "optimizers formats comm memory io/ unit ops/ base/")],
+    # Scores of texts: pure functions of texts and references.
+    [("evaluate", "evaluate", "text/ config optimizers io/ unit ops base/")],
     # Neither writes a trace, but the engine that both stand on does.
     [("checkpoint", "",
-      "faults/ prompts/ engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ "
-      "base/")],
-    [("faults", "",
-      "prompts/ engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ base/")],
-    # What is generated from which prompts, before it is planned.
-    [("prompts", "",
-      "engine/ weights trace strategies models/ data/ config store optimizers formats comm memory io/ unit ops/ base/")],
+      "agreement/ liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats "
+      "comm memory io/ unit ops/ base/")],
+    # The same inputs on all ranks; the locks of run folders.
+    [("agreement", "",
+      "liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats comm memory "
+      "io/ unit ops/ base/")],
+    # Which ranks are alive, and who asked to stop.
+    [("liveness", "", "config comm io unit ops/ base/")],
     [("engine", "",
-      "weights/ trace/ strategies models data/ config store optimizers formats comm memory io/ unit ops/ base/")],
+      "weights/ trace/ strategies models/ loading/ datasets/ pictures text config store optimizers formats comm memory io/ unit ops/ "
+      "base/")],
     [("weights", "", "strategies models config store optimizers formats comm memory io/ unit ops/ base")],
     # Observes units and their collectives, which models and strategies tell of; knows no run file.
     [("trace", "trace", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
     # Never a model, a run file or a backend.
     [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
-    # Never comm, a strategy, an optimizer or a backend; and data/ no model.
+    # Never comm, a strategy, an optimizer or a backend; and loading no model.
     [("models", "model model_class fp8_products", "memory io/ unit ops base"),
-     ("data", "data prompts", "config io/ unit ops/ base")],
+     ("loading", "loading prompts", "datasets/ pictures/ text/ config optimizers io/ unit ops/ base")],
+    [("datasets", "datasets", "pictures/ text/ config optimizers io/ unit ops base")],
+    [("text", "text", "config optimizers io/ unit ops base"),
+     ("pictures", "pictures", "io/ unit ops base")],
     [("config", "config config_rules", "optimizers io/ base")],
     [("store", "store", "optimizers formats memory unit ops base")],
     [("optimizers", "optimizer optimizer_names", "formats unit ops base")],
@@ -77,7 +83,8 @@ LOOSE_FILES = {"src/main.cpp": "main",
 
 # So many files has a folder of these rooms at most, where a reader is to find his way at once.
 MOST_FILES = 20
-SMALL_ROOMS = "run answers evaluate generate plan checkpoint faults prompts engine weights trace models memory store formats base".split()
+SMALL_ROOMS = ("train generate tune plan evaluate checkpoint agreement liveness engine weights loading trace models memory store "
+               "formats base").split()
 
 # Vendor headers: which, who alone may include them, and how that is said.
 VENDORS = [
@@ -88,8 +95,8 @@ VENDORS = [
     (r"(mpi|mpi-ext)\.h$", r"src/comm/", "src/comm/"),
     (r"(hdf5|hdf5_hl|H5[A-Za-z]*)\.h$", r"src/(io|trace)/", "src/io/ and src/trace/"),
     (r"yaml-cpp/", r"src/config/[a-z_]*\.cpp$", "src/config/*.cpp"),
-    (r"sentencepiece_[a-z_]*\.h$", r"src/data/", "src/data/"),
-    (r"(jpeglib\.h|png\.h|webp/)", r"src/data/", "src/data/"),
+    (r"sentencepiece_[a-z_]*\.h$", r"src/text/", "src/text/"),
+    (r"(jpeglib\.h|png\.h|webp/)", r"src/pictures/", "src/pictures/"),
     (r"(cblas|openblas.*|nlohmann/.*)(\.h|\.hpp)$", r"src/", "src/"),
 ]
 

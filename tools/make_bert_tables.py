@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes src/data/bert_tables.cpp: which characters BERT's normalizer and pre-tokenizer take for what.
+"""Writes src/text/bert_tables.cpp: which characters BERT's normalizer and pre-tokenizer take for what.
 
 They are those of the `tokenizers` library, found by asking it about every code point: what its clean_text removes, the
 accents that strip_accents removes (the nonspacing marks of an older Unicode than the library's regular expressions
 know), the Chinese characters that become words of their own, small letters for capitals, and punctuation as its
 BertPreTokenizer cuts it out.
 
-    python3 tools/make_bert_tables.py src/data/bert_tables.cpp        (needs the `tokenizers` package)
+    python3 tools/make_bert_tables.py src/text/bert_tables.cpp        (needs the `tokenizers` package)
 """
 import sys
 
@@ -58,7 +58,7 @@ def main():
         out.write("// Characters as BERT's normalizer and pre-tokenizer see them.\n//\n"
                   "// Written by tools/make_bert_tables.py; do not edit.\n"
                   f"// As tokenizers {tokenizers.__version__} has them.\n"
-                  "#include \"data/bert_tables.h\"\n\nnamespace blipft::bert_tables {\n\n")
+                  "#include \"text/bert_tables.h\"\n\nnamespace blipft::bert_tables {\n\n")
         write_ranges(out, "removed", between(normalizer(clean_text=True), lambda c: "ab"))
         write_ranges(out, "accents", [cp for cp in scalars() if accents.normalize_str("a" + chr(cp)) == "a"])
         write_ranges(out, "chinese", between(normalizer(handle_chinese_chars=True), lambda c: "a " + c + " b"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/data/letter_case_table.cpp: the small letter of each capital, as Python's str.lower() has it.
+"""Writes src/text/letter_case_table.cpp: the small letter of each capital, as Python's str.lower() has it.
 
-    python3 tools/make_letter_case_table.py src/data/letter_case_table.cpp
+    python3 tools/make_letter_case_table.py src/text/letter_case_table.cpp
 """
 import sys
 import unicodedata
@@ -9,7 +9,7 @@ import unicodedata
 HEAD = """// The small letter of each capital.
 //
 // Written by tools/make_letter_case_table.py; do not edit. Unicode {version}.
-#include "data/letter_case.h"
+#include "text/letter_case.h"
 
 namespace blipft {{
 

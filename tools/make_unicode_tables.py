@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/data/unicode_tables.cpp: the character classes and the NFC data that the tokenizer needs.
+"""Writes src/text/unicode_tables.cpp: the character classes and the NFC data that the tokenizer needs.
 
 The classes are those that the `tokenizers` library works with, found by asking it about every code point:
 letters and numbers as its ByteLevel pre-tokenizer splits them (\\p{L}, \\p{N}), white space (\\s), word characters
@@ -7,7 +7,7 @@ letters and numbers as its ByteLevel pre-tokenizer splits them (\\p{L}, \\p{N}),
 marks (\\p{M}) as its regular expressions match them. NFC data come from its normalizers;
 the values of the combining classes from Python's unicodedata, where the library knows the character.
 
-    python3 tools/make_unicode_tables.py src/data/unicode_tables.cpp        (needs the `tokenizers` package)
+    python3 tools/make_unicode_tables.py src/text/unicode_tables.cpp        (needs the `tokenizers` package)
 """
 import sys
 import unicodedata
@@ -171,7 +171,7 @@ def main():
                   "// Written by tools/make_unicode_tables.py; do not edit.\n"
                   f"// Classes as tokenizers {tokenizers.__version__} has them; combining classes of Unicode "
                   f"{unicodedata.unidata_version}.\n"
-                  "#include \"data/unicode_tables.h\"\n\n"
+                  "#include \"text/unicode_tables.h\"\n\n"
                   "namespace blipft::unicode_tables {\n\n")
         write_ranges(out, "letters", letters)
         write_ranges(out, "numbers", numbers)

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "blipft/data.h"
+#include "blipft/datasets.h"
 
 namespace blipft {
 

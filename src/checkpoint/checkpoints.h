@@ -11,7 +11,7 @@
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "checkpoint/state_writer.h"
-#include "faults/stop_request.h"
+#include "liveness/stop_request.h"
 #include "weights/weights.h"
 
 namespace blipft {

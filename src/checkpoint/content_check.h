@@ -18,7 +18,7 @@
 #include "blipft/config.h"
 #include "checkpoint/resume.h"
 #include "engine/run_data.h"
-#include "faults/same_run.h"
+#include "agreement/same_run.h"
 
 namespace blipft {
 

@@ -6,7 +6,7 @@
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
-#include "faults/same_run.h"
+#include "agreement/same_run.h"
 #include "io/state_files.h"
 
 namespace blipft {

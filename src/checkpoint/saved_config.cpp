@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "blipft/data.h"
+#include "blipft/text.h"
 #include "blipft/error.h"
 #include "io/json.h"
 

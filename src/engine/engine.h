@@ -8,7 +8,7 @@
 #include "blipft/store.h"
 #include "blipft/strategy.h"
 #include "engine/activity_observer.h"
-#include "engine/decode_program.h"
+#include "engine/decode/decode_program.h"
 #include "engine/step_program.h"
 
 namespace blipft {

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "blipft/error.h"
-#include "data/picture_table.h"
-#include "data/step_order.h"
-#include "data/text_survey.h"
+#include "datasets/picture_table.h"
+#include "loading/step_order.h"
+#include "loading/text_survey.h"
 
 namespace blipft {
 

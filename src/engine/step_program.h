@@ -10,7 +10,7 @@
 
 #include "blipft/activity.h"
 #include "blipft/config.h"
-#include "blipft/data.h"
+#include "blipft/loading.h"
 #include "blipft/fp8_products.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"

@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 
-#include "data/unicode.h"
-#include "data/letter_case.h"
+#include "text/unicode.h"
+#include "text/letter_case.h"
 #include "evaluate/python_text.h"
 
 namespace blipft {

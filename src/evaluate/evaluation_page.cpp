@@ -5,7 +5,7 @@
 
 #include "blipft/error.h"
 #include "blipft/evaluate.h"
-#include "data/unicode.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {

@@ -4,7 +4,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "data/unicode.h"
+#include "text/unicode.h"
 #include "evaluate/python_text.h"
 
 namespace blipft {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "data/unicode.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {

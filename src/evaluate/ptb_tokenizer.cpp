@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "data/unicode.h"
-#include "data/letter_case.h"
+#include "text/unicode.h"
+#include "text/letter_case.h"
 #include "evaluate/ptb_rules.h"
 
 namespace blipft {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "blipft/error.h"
-#include "data/unicode.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {

@@ -9,7 +9,7 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "faults/same_run.h"
+#include "agreement/same_run.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
 

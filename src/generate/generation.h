@@ -6,12 +6,12 @@
 #include <string>
 
 #include "blipft/comm.h"
-#include "blipft/data.h"
+#include "blipft/text.h"
 #include "checkpoint/content_check.h"
-#include "engine/decode_engine.h"
+#include "engine/decode/decode_engine.h"
 #include "generate/generation_model.h"
 #include "generate/generator.h"
-#include "prompts/decode_shape.h"
+#include "engine/decode/decode_shape.h"
 
 namespace blipft {
 

@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "blipft/data.h"
+#include "blipft/text.h"
 #include "blipft/model.h"
 #include "generate/weight_source.h"
-#include "prompts/generate_settings.h"
+#include "engine/decode/generate_settings.h"
 
 namespace blipft {
 

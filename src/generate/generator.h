@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/decode_program.h"
+#include "engine/decode/decode_program.h"
 
 namespace blipft {
 

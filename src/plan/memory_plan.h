@@ -11,7 +11,7 @@
 #include "blipft/config.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
-#include "prompts/decode_shape.h"
+#include "engine/decode/decode_shape.h"
 #include "engine/engine.h"
 
 namespace blipft {

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "blipft/error.h"
-#include "data/step_order.h"
-#include "data/text_sample.h"
-#include "data/text_survey.h"
+#include "loading/step_order.h"
+#include "loading/text_sample.h"
+#include "loading/text_survey.h"
 
 namespace blipft {
 

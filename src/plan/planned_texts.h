@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/run_data.h"
-#include "prompts/prompt_set.h"
+#include "engine/decode/prompt_set.h"
 
 namespace blipft {
 

@@ -3,11 +3,11 @@
 
 #include <limits>
 
-#include "blipft/data.h"
+#include "blipft/loading.h"
 #include "config/config_schema.h"
 #include "config/run_file.h"
-#include "data/sampler_settings.h"
-#include "data/step_order.h"
+#include "loading/sampler_settings.h"
+#include "loading/step_order.h"
 
 using namespace blipft;
 using namespace blipft::testing;

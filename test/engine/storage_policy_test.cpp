@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "data/text_shapes.h"
+#include "loading/text_shapes.h"
 #include "engine/settings.h"
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"

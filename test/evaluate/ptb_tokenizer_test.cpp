@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "evaluate/golden_metrics.h"
-#include "data/letter_case.h"
+#include "text/letter_case.h"
 #include "evaluate/ptb_tokenizer.h"
 #include "evaluate/scanner_rules.h"
 

@@ -2,7 +2,7 @@
 // or lines, where it begins with "[" or "{"; else lines.
 #include <algorithm>
 
-#include "blipft/data.h"
+#include "blipft/datasets.h"
 #include "fuzz/fuzz_target.h"
 
 BLIPFT_FUZZ_TARGET(json_records) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "blipft/data.h"
+#include "blipft/datasets.h"
 #include "fuzz/fuzz_target.h"
 
 BLIPFT_FUZZ_TARGET(metadata) {

@@ -1,5 +1,5 @@
 // The JSON files of a model that say sizes: config.json of each family, preprocessor_config.json.
-#include "blipft/data.h"
+#include "blipft/pictures.h"
 #include "fuzz/fuzz_target.h"
 #include "models/families/picture/blip2_config.h"
 #include "models/families/picture/instructblip_config.h"

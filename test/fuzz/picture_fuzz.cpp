@@ -1,5 +1,5 @@
 // A picture: JPEG or PNG.
-#include "blipft/data.h"
+#include "blipft/pictures.h"
 #include "fuzz/fuzz_target.h"
 
 BLIPFT_FUZZ_TARGET(picture) {

@@ -1,7 +1,7 @@
 // A shard of a WebDataset.
 #include <algorithm>
 
-#include "blipft/data.h"
+#include "blipft/datasets.h"
 #include "fuzz/fuzz_target.h"
 
 BLIPFT_FUZZ_TARGET(tar) {

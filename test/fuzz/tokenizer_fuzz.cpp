@@ -2,7 +2,7 @@
 // behind "=== text" becomes ids.
 #include <vector>
 
-#include "blipft/data.h"
+#include "blipft/text.h"
 #include "fuzz/fuzz_target.h"
 
 namespace {

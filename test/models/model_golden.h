@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "blipft/checkpoint.h"
-#include "data/text_shapes.h"
+#include "loading/text_shapes.h"
 #include "engine/engine.h"
 #include "engine/settings.h"
 #include "io/safetensors_header.h"

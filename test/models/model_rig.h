@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "blipft/data.h"
+#include "blipft/loading.h"
 #include "blipft/model.h"
 #include "blipft/philox.h"
 #include "blipft/strategy.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "blipft/data.h"
+#include "blipft/loading.h"
 #include "engine/settings.h"
 #include "engine/step_program.h"
 #include "plan/memory_plan.h"

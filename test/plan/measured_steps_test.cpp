@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "blipft/data.h"
+#include "blipft/loading.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
 #include "plan/step_time.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "blipft/data.h"
+#include "blipft/text.h"
 
 namespace blipft::testing {
 

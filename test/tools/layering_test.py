@@ -25,7 +25,7 @@ GOOD = {
     "src/io/json.h": "#include <nlohmann/json.hpp>\n",
     "src/config/config.cpp": "#include <yaml-cpp/yaml.h>\n",
     "src/config/config_schema.cpp": "#include <yaml-cpp/yaml.h>\n",
-    "src/run/trainer.cpp": '#include "blipft/trainer.h"\n#include "blipft/model.h"\n#include "engine/engine.h"\n',
+    "src/train/trainer.cpp": '#include "blipft/trainer.h"\n#include "blipft/model.h"\n#include "engine/engine.h"\n',
     "src/plan/print_plan.h": '#include "blipft/config.h"\n',
     "src/plan/print_plan.cpp": '#include "plan/print_plan.h"\n#include "engine/engine.h"\n',
     "src/engine/engine.h": '#include "blipft/strategy.h"\n#include "blipft/model.h"\n'
@@ -54,11 +54,11 @@ VIT = "src/models/families/picture/vit.h"
 # File, the line that breaks a rule, a part of why.
 BREACHES = [
     # vendor headers
-    ("src/run/trainer.cpp", "#include <cuda_runtime.h>", "only src/cuda/"),
-    ("src/run/trainer.cpp", '#include "cuda_bf16.h"', "only src/cuda/"),
+    ("src/train/trainer.cpp", "#include <cuda_runtime.h>", "only src/cuda/"),
+    ("src/train/trainer.cpp", '#include "cuda_bf16.h"', "only src/cuda/"),
     ("src/cuda/gemm.cu", "#include <nccl.h>", "only src/comm/nccl.cpp"),
-    ("src/run/trainer.cpp", "#include <mpi.h>", "only src/comm/"),
-    ("src/run/trainer.cpp", "  #  include <hdf5.h>", "only src/io/ and src/trace/"),
+    ("src/train/trainer.cpp", "#include <mpi.h>", "only src/comm/"),
+    ("src/train/trainer.cpp", "  #  include <hdf5.h>", "only src/io/ and src/trace/"),
     ("src/run/command_line.cpp", "#include <yaml-cpp/node/node.h>", "only src/config/"),
     ("src/io/picture.cpp", "#include <png.h>", "only src/data/"),
     ("src/run/texts.cpp", "#include <sentencepiece_processor.h>", "only src/data/"),
@@ -69,7 +69,7 @@ BREACHES = [
     ("include/blipft/tensor.h", "#include <unistd.h>", "a public header"),
     ("include/blipft/ops.h", '#include "blipft/config.h"', "config/, which is not below it"),
     ("include/blipft/unknown.h", "", "no room of the table"),
-    ("src/run/trainer.cpp", '#include "blipft/unknown.h"', "no room of the table"),
+    ("src/train/trainer.cpp", '#include "blipft/unknown.h"', "no room of the table"),
     ("src/attic/old.cpp", "", "no room of the table"),
     # products of models
     (VIT, "  context.ops.linear_forward({.x = x, .y = y}, context.stream);", "LinearLayer"),
@@ -78,7 +78,7 @@ BREACHES = [
     ("src/trace/trace.cpp", '#include "engine/engine.h"', "engine/, which is not below it"),
     ("src/engine/engine.cpp", '#include "plan/print_plan.h"', "plan/, which is not below it"),
     ("src/plan/print_plan.cpp", '#include "run/run.h"', "run/, which is not below it"),
-    ("src/strategies/fsdp.cpp", '#include "run/trainer.h"', "run/, which is not below it"),
+    ("src/strategies/fsdp.cpp", '#include "train/trainer.h"', "run/, which is not below it"),
     ("src/store/store.cpp", '#include "blipft/strategy.h"', "strategies/, which is not below it"),
     ("src/memory/arena.cpp", '#include "strategies/fsdp.h"', "strategies/, which is not below it"),
     ("src/comm/mpi.cpp", '#include "blipft/model.h"', "models/, which is not below it"),
@@ -92,15 +92,15 @@ BREACHES = [
     (VIT, '#include "blipft/optimizer.h"', "models/ may not include from optimizers/"),
     (VIT, '#include "../../../cuda/gemm.h"', "models/ may not include from cuda/"),
     ("src/strategies/fsdp.cpp", '#include "blipft/config.h"', "strategies/ may not include from config/"),
-    ("src/run/trainer.cpp", '#include "cuda/gemm.h"', "run/ may not include from cuda/"),
+    ("src/train/trainer.cpp", '#include "cuda/gemm.h"', "run/ may not include from cuda/"),
     ("src/trace/trace.cpp", '#include "blipft/config.h"', "trace/ may not include from config/"),
     # rooms of one floor
-    ("src/data/loader.cpp", '#include "blipft/model.h"', "data/ may not include from models/"),
+    ("src/loading/loader.cpp", '#include "blipft/model.h"', "data/ may not include from models/"),
     (VIT, '#include "blipft/data.h"', "models/ may not include from data/"),
     ("src/cpu/gemm.cpp", '#include "cuda/gemm.h"', "cpu/ may not include from cuda/"),
     # public headers alone
     ("src/optimizers/adamw.cpp", '#include "ops/ops_check.h"', "public headers of ops/ alone"),
-    ("src/run/trainer.cpp", '#include "models/families/picture/vit.h"', "public headers of models/ alone"),
+    ("src/train/trainer.cpp", '#include "models/families/picture/vit.h"', "public headers of models/ alone"),
     ("src/strategies/fsdp.cpp", '#include "comm/communicator.h"', "public headers of comm/ alone"),
     ("src/strategies/fsdp.cpp", '#include "comm/new.h"', "public headers of comm/ alone"),
     # a cycle, and a header that includes itself
@@ -109,7 +109,7 @@ BREACHES = [
     (VIT, '#include "models/families/picture/vit.h"', "a cycle"),
     ("src/io/reader.cpp", "  path = path.lexically_normal();", "resolves it as the system does"),
     # settings compared with words
-    ("src/run/trainer.cpp", '  if (config.data.text_padding == "max") return;', "compares a setting with a word"),
+    ("src/train/trainer.cpp", '  if (config.data.text_padding == "max") return;', "compares a setting with a word"),
     ("src/plan/print_plan.cpp", '  const bool c = config_->train.act_ckpt != "none";', "compares a setting with a word"),
     ("src/engine/engine.h", '  bool b = checkpoint.resume.text == "auto";', "compares a setting with a word"),
 ]
@@ -175,14 +175,14 @@ DEFINITIONS = [
                      "src/weights/weights.h": "namespace blipft {\nclass Source final : public Base {\n};\n}\n"},
      "one definition: blipft::Source is defined in src/engine/engine.h:5 and in src/weights/weights.h:3"),
     ("an enum and a class", {"src/engine/engine.h": "namespace blipft {\nenum class Kind : char { a };\n}\n",
-                             "src/run/trainer.cpp": "namespace blipft {\nclass Kind {};\n}\n"},
-     "one definition: blipft::Kind is defined in src/engine/engine.h:5 and in src/run/trainer.cpp:5"),
+                             "src/train/trainer.cpp": "namespace blipft {\nclass Kind {};\n}\n"},
+     "one definition: blipft::Kind is defined in src/engine/engine.h:5 and in src/train/trainer.cpp:5"),
     ("unnamed namespaces, other namespaces, types inside types, declarations, comments and texts",
      {"src/engine/engine.h": "namespace blipft {\nstruct Part {};\nclass Whole { struct Inner {}; };\n}\n",
       "src/weights/weights.h": "namespace blipft::io {\nstruct Part {};\n}\nnamespace blipft {\nstruct Part;\n"
                                "class Other { struct Inner {}; };\n// struct Part {}\n"
                                "const char* const kText = \"struct Part {\";\n}\n",
-      "src/run/trainer.cpp": "namespace blipft {\nnamespace {\nstruct Part {};\n}\nstruct Whole::Part {};\n"
+      "src/train/trainer.cpp": "namespace blipft {\nnamespace {\nstruct Part {};\n}\nstruct Whole::Part {};\n"
                              "void f() { struct Part {} part; }\n}\n"}, ""),
 ]
 

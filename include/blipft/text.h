@@ -1,0 +1,120 @@
+// Text: tokenizers, and how records become text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "blipft/batch.h"
+#include "blipft/config.h"
+
+namespace blipft {
+
+/// Of a caption, a JSON record, or a line of metadata.
+constexpr int64_t most_text_bytes = int64_t{64} << 20;
+
+/// How a text becomes ids; the names and defaults are those of Hugging Face tokenizers.
+struct EncodeOptions {
+  bool add_special_tokens = true;     ///< put the ids around the text that the tokenizer's files ask for
+  bool split_special_tokens = false;  ///< special tokens in the text (a literal "</s>") are text like any other
+};
+
+/// Places in a text, and where its ids have them.
+struct TextPlaces {
+  std::vector<size_t> bytes;          ///< first bytes of characters of the text, ascending
+  std::vector<size_t> ids;            ///< of each, the index of the (first) id that stands for that character
+};
+
+/// How ids become text.
+struct DecodeOptions {
+  bool skip_special_tokens = true;    ///< tokens that the files call special leave no text
+  bool whole_bytes = false;           ///< of a stream: tokens of single bytes wait for the next token that is none, so that
+                                      ///< the pieces are decode()'s text even where the bytes are no UTF-8
+};
+
+/// Text from ids that come one after the other. To be used by one thread; the tokenizer must outlive it.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  /// The text that is known with this id: whole characters, perhaps none. Ids that no token has leave no text.
+  virtual std::string push(int32_t id) = 0;
+  /// The rest, with U+FFFD for what is no character. The next id begins another text.
+  virtual std::string finish() = 0;
+};
+
+/// Text to token ids, and back. Thread-safe after construction.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  /// Ids of `text` alone; options.add_special_tokens does not count. Ill-formed UTF-8 is read as U+FFFD.
+  virtual std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const = 0;
+  /// encode_plain, and places.ids for places.bytes. This default is right where each character has ids of its own.
+  virtual std::vector<int32_t> encode_with_places(const std::string& text, TextPlaces& places) const;
+  /// The special tokens that the Hugging Face tokenizer puts before (OPT: `</s>`, LLaMA: `<s>`) and behind every text.
+  virtual std::vector<int32_t> prefix_ids() const = 0;
+  virtual std::vector<int32_t> suffix_ids() const = 0;
+  /// Ids of `text`; by default with these special tokens.
+  std::vector<int32_t> encode(const std::string& text, const EncodeOptions& options = {}) const;
+  /// The text of ids, by the decoder of the tokenizer's files: what tokenizer.decode() of transformers gives. Throws
+  /// UserError naming the file where this decoder is not supported.
+  std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
+  /// The same, piece by piece. Where bytes that are no UTF-8 follow each other as tokens of their own, the pieces keep the
+  /// characters before them, and decode() does not.
+  virtual std::unique_ptr<TextStream> text_stream(const DecodeOptions& options = {}) const = 0;
+  /// The largest id + 1, added tokens included: may be more than the model's vocabulary.
+  virtual int64_t vocab_size() const = 0;
+  /// The id that fills up rows: pad_token of the files, else the token "<pad>", else the end id; -1: none of these.
+  virtual int32_t pad_id() const = 0;
+  virtual std::optional<int32_t> bos_id() const { return std::nullopt; }  ///< bos_token, where the files name one
+  virtual std::optional<int32_t> eos_id() const { return std::nullopt; }  ///< eos_token, where the files name one
+  virtual std::string bos_token() const { return {}; }                    ///< its text; empty: the files name none
+  virtual std::string eos_token() const { return {}; }
+};
+/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt (BERT), else tokenizer.model (SentencePiece), with
+/// the special-token files beside them. Throws UserError naming the missing or broken file.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
+/// Whether there is one of these files.
+bool has_tokenizer(const std::string& model_directory);
+
+/// What makes ids of the instructions that a model reads beside its texts (ModelInputs::instruction).
+struct InstructionReader {
+  std::shared_ptr<const Tokenizer> tokenizer; ///< null: the model reads none
+  int64_t vocabulary = 0;
+  int64_t max_tokens = 0;                     ///< longer ones are cut in front of what stands behind every text
+  /// Empty without a tokenizer. Throws UserError with `name` if an id is not below the vocabulary.
+  std::vector<int32_t> ids(const std::string& text, const std::string& name) const;
+};
+/// Of instructions of at most `max_tokens` tokens, where that is fewer than the model has positions for.
+InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
+                                          int64_t max_tokens);
+
+/// A part of a sample's text.
+struct TextSegment {
+  std::string text;
+  bool learnt = true;                       ///< whether its tokens are to be predicted
+};
+
+/// How records become text, by config.data and the tokenizer; and what a dataset may read.
+struct TextSettings {
+  std::string prompt_style = "alpaca";      ///< see DataSection
+  std::string chat_template;                ///< one of the names; empty: none is known
+  bool mask_prompt = false;
+  std::optional<bool> append_eos;           ///< nullopt: auto
+  std::string bos_token, eos_token;         ///< for the chat templates
+  std::string chat_date_short = "26 Jul 2024", chat_date_long = "26 July 2024";  ///< what some of these call today
+  bool allow_outside = false;               ///< an ImageFolder's pictures may lie outside of its folder
+  std::map<std::string, std::string> keys;  ///< what records call the keys that are known here
+  std::string pictures;                     ///< folder of an ImageFolder's pictures; empty: beside the metadata
+  std::string prompt_template;              ///< of pictures: what stands before a caption, or with {} for their prompt
+  AnswerSelection answers = AnswerSelection::draw;
+  bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
+};
+/// With data.chat_template auto, the template is the one whose published text the tokenizer's files have.
+TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);
+
+}  // namespace blipft

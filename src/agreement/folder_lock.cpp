@@ -1,0 +1,240 @@
+// Locks of output folders; see folder_lock.h.
+#include "agreement/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "base/process_info.h"
+#include "blipft/error.h"
+#include "liveness/launcher.h"
+#include "io/file.h"
+
+namespace blipft {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFirstLine = "blipft works in this folder; the file goes when the run ends";
+constexpr size_t kMostText = 4096;
+
+std::string environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &utc);
+  return text;
+}
+
+// What is in the lock's file; nothing where there is none. A fifo or a device that somebody has put there is not waited
+// for, a link is not followed.
+std::optional<std::string> read_lock(const std::string& path) {
+  const io::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  const int problem = errno;
+  struct stat status{};
+  const bool there = ::lstat(path.c_str(), &status) == 0;
+  if (file.get() < 0 && (!there || problem == ENOENT)) return std::nullopt;
+  BLIPFT_USER_CHECK(!there || S_ISREG(status.st_mode), path, ": is no file that blipft made, and is left as it is: it cannot ",
+                    "be known whether a run works in this folder; remove it, or choose another folder");
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be read (", std::strerror(problem), "), so that it cannot be ",
+                    "known whether another run works in this folder");
+  std::string text(kMostText, '\0');
+  const ssize_t bytes = ::read(file.get(), text.data(), text.size());
+  if (bytes < 0 && errno == ESTALE) return std::nullopt;  // a network file system's word for gone
+  BLIPFT_USER_CHECK(bytes >= 0, path, ": cannot be read: ", io::errno_text());
+  text.resize(static_cast<size_t>(bytes));
+  return text;
+}
+
+std::string create_advice(int problem) {
+  if (problem == ENOSPC || problem == EDQUOT)
+    return "the disk has no room for one more file (df, df -i and quota tell of bytes, files and your share); free some, or "
+           "choose another folder (output.path, checkpoint.path)";
+  return "choose a folder that you may write to (output.path, checkpoint.path)";
+}
+
+// False where the file is there already.
+bool create_lock(const std::string& path, const std::string& text) {
+  const io::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (file.get() < 0 && errno == EEXIST) return false;
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", io::errno_text(), "; ", create_advice(errno));
+  try {
+    io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+    io::sync_file(file, path);             // an empty lock would tell nothing after a crash of the machine
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+  return true;
+}
+
+std::string described(const LockOwner& owner) {
+  return concat("process ", owner.pid, " on ", owner.host, ", started ", owner.started);
+}
+
+[[noreturn]] void refuse(const std::string& path, const LockOwner& owner) {
+  const std::string folder = fs::path(path).parent_path().string();
+  const std::string run = described(owner);
+  if (owner.pid.empty() || owner.host.empty())
+    throw UserError(concat(folder, ": in use by another run, it seems: ", path, " is there, but does not say by ",
+                           "which; if there is none, remove that file; or choose another folder"));
+  if (owner.state() == LockOwner::State::orphaned)
+    throw UserError(concat(folder, ": in use by another run: ", run, ", has lost its launcher (process ", owner.launcher,
+                           ") but goes on (", path, "); end it (kill -9 ", owner.pid, "), or choose another folder"));
+  if (owner.state() == LockOwner::State::lives)
+    throw UserError(concat(folder, ": in use by another run: ", run, " (", path, "); wait for its end, or choose ",
+                           "another folder"));
+  throw UserError(concat(folder, ": in use by another run, says ", path, ": ", run, "; whether it still runs cannot ",
+                         "be seen from ", host_name(), ". If it does not, remove that file; or choose another ",
+                         "folder"));
+}
+
+// Takes away a lock that a dead process left behind. Two runs may both have read it: only the one whose rename found
+// that very file removes it; what else it has found is put back.
+void take_away(const std::string& path, const std::string& text) {
+  const std::string aside = concat(path, ".", host_name(), ".", getpid());
+  if (::rename(path.c_str(), aside.c_str()) != 0) {
+    BLIPFT_USER_CHECK(errno == ENOENT, path, ": left behind by a run that is gone, cannot be removed: ",
+                      io::errno_text());
+    return;
+  }
+  if (read_lock(aside) != text && ::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST)
+    ::rename(aside.c_str(), path.c_str());
+  ::unlink(aside.c_str());
+}
+
+}  // namespace
+
+LockOwner LockOwner::self() {
+  const std::string pid = concat(getpid());
+  const Launcher& launcher = Launcher::own();
+  const char* const jobs[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"};
+  std::string job;
+  for (const char* name : jobs)
+    if (job.empty()) job = environment(name);
+  return {host_name(), first_line("/proc/sys/kernel/random/boot_id"), link_target("/proc/self/ns/pid"), pid,
+          process_stat(getpid()).start, launcher.pid == 0 ? "" : concat(launcher.pid), launcher.start, job,
+          environment("SLURM_RESTART_COUNT"), now_text()};
+}
+
+std::string LockOwner::text() const {
+  return concat(kFirstLine, "\nhost: ", host, "\nboot: ", boot, "\npid_namespace: ", pid_namespace, "\npid: ", pid,
+                "\nprocess_start: ", process_start, "\nlauncher: ", launcher, "\nlauncher_start: ", launcher_start,
+                "\njob: ", job, "\njob_restarts: ", job_restarts, "\nstarted: ", started, "\n");
+}
+
+LockOwner LockOwner::parse(const std::string& text) {
+  LockOwner owner;
+  if (!text.starts_with(kFirstLine)) return owner;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    const size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, colon), value = line.substr(colon + 2, 200);
+    if (key == "host") owner.host = value;
+    if (key == "boot") owner.boot = value;
+    if (key == "pid_namespace") owner.pid_namespace = value;
+    if (key == "pid") owner.pid = value;
+    if (key == "process_start") owner.process_start = value;
+    if (key == "launcher") owner.launcher = value;
+    if (key == "launcher_start") owner.launcher_start = value;
+    if (key == "job") owner.job = value;
+    if (key == "job_restarts") owner.job_restarts = value;
+    if (key == "started") owner.started = value;
+  }
+  return owner;
+}
+
+LockOwner::State LockOwner::state() const {
+  const LockOwner me = self();
+  // A job is requeued when its processes are gone, wherever they ran.
+  if (!job.empty() && job == me.job && whole_number(me.job_restarts).value_or(0) > whole_number(job_restarts).value_or(0))
+    return State::dead;
+  if (host == me.host && !boot.empty() && boot != me.boot) return State::dead;  // it was rebooted since
+  if (host != me.host || boot.empty() || pid_namespace != me.pid_namespace) return State::unknown;
+  const std::optional<int64_t> process = whole_number(pid);
+  if (!process || *process <= 0 || *process > INT_MAX) return State::unknown;
+  if (::kill(static_cast<pid_t>(*process), 0) != 0 && errno == ESRCH) return State::dead;
+  const ProcessStat stat = process_stat(*process);
+  if (stat.start.empty()) return State::lives;  // somebody else's, who does not show it
+  if (stat.ended() || stat.start != process_start) return State::dead;
+  const bool lost = Launcher{whole_number(launcher).value_or(0), launcher_start, ""}.gone();
+  return lost ? State::orphaned : State::lives;
+}
+
+FolderLock::FolderLock(const std::string& folder, double wait_seconds)
+    : path_((fs::path(folder) / kName).string()), text_(LockOwner::self().text()) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kTries = 20;
+  const auto last = Clock::now() + std::chrono::duration<double>(wait_seconds);
+  bool told = false;
+  for (int i = 0; i < kTries; ++i) {
+    if (create_lock(path_, text_)) return;
+    const std::optional<std::string> found = read_lock(path_);
+    if (!found) continue;                  // gone since
+    if (*found == "" && i + 1 < kTries) {  // it is being written
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      continue;
+    }
+    const LockOwner owner = LockOwner::parse(*found);
+    const LockOwner::State state = owner.state();
+    if (state == LockOwner::State::orphaned && Clock::now() < last) {
+      if (!std::exchange(told, true))
+        std::fprintf(stderr, "note: %s: the run of %s, has lost its launcher and ends; waiting for that, %g s at most\n",
+                     folder.c_str(), described(owner).c_str(), wait_seconds);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      --i;
+      continue;
+    }
+    if (state != LockOwner::State::dead) refuse(path_, owner);
+    take_away(path_, *found);
+  }
+  throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another folder"));
+}
+
+FolderLock::~FolderLock() { remove(path_, text_); }
+
+bool FolderLock::is_there(const std::string& path, const std::string& text) {
+  constexpr int kTries = 100;              // 10 s
+  for (int i = 0; i < kTries; ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (i % 10 == 1) {                     // a file made here has a network file system look at the folder anew
+      const std::string look = concat(path, ".look.", host_name(), ".", getpid());
+      const io::FileDescriptor file(::open(look.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+      ::unlink(look.c_str());
+    }
+    if (read_lock(path) == text) return true;
+  }
+  return false;
+}
+
+void FolderLock::remove(const std::string& path, const std::string& text) {
+  try {
+    if (read_lock(path) == text) ::unlink(path.c_str());
+  } catch (const std::exception&) {
+    // What cannot be read stays.
+  }
+}
+
+}  // namespace blipft

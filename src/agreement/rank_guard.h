@@ -1,0 +1,61 @@
+// RankGuard: the protection that every action on ranks has, from the comparison of the ranks' configurations to the end
+// of all ranks after an error of one.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "liveness/watchdog.h"
+
+namespace blipft {
+
+/// An error that every rank meets by itself at the same step. Rank 0 prints it, which ends all.
+class SharedError : public UserError {
+ public:
+  explicit SharedError(const std::string& message, std::source_location place = std::source_location::current())
+      : UserError(message, place) {}
+};
+
+/// Prints `error` with rank, host and what this rank was in, and ends all ranks with code 1; nothing is torn down
+/// before, since that may wait for other ranks. `close` finishes what is to be readable afterwards: it gets a few
+/// seconds.
+[[noreturn]] void end_all_ranks(const std::exception& error, const World& world, Watchdog& watchdog,
+                                const std::function<void()>& close);
+
+class RankGuard {
+ public:
+  /// Starts the watchdog, ends the launch watch and compares the configurations. Called by all ranks; throws
+  /// AgreedError if they differ, or if this process was started as one of several that do not know of each other.
+  RankGuard(const Config& config, const World& world);
+  /// The first comparison of a start, before the configuration is read: throws AgreedError if a rank was started for another
+  /// action than rank 0. Each action continues with collectives of its own.
+  static void compare_actions(const std::string& action, const World& world);
+  RankGuard(const RankGuard&) = delete;
+  RankGuard& operator=(const RankGuard&) = delete;
+
+  Watchdog& watchdog() { return watchdog_; }
+  /// Runs the action. AgreedError passes through; any other error ends all ranks with code 1 after `close`,
+  /// which finishes this rank's files.
+  void run(const std::function<void()>& action, const std::function<void()>& close);
+
+ private:
+  const World& world_;
+  Watchdog watchdog_;
+};
+
+/// Reports errors of communicators to a watchdog for as long as it lives. `groups` may be null.
+class GroupsWatch {
+ public:
+  GroupsWatch(Watchdog& watchdog, const CommGroups* groups);
+  ~GroupsWatch() { watchdog_.set_check(nullptr); }
+  GroupsWatch(const GroupsWatch&) = delete;
+  GroupsWatch& operator=(const GroupsWatch&) = delete;
+
+ private:
+  Watchdog& watchdog_;
+};
+
+}  // namespace blipft

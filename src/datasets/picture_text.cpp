@@ -1,0 +1,139 @@
+// Texts of pictures; see picture_text.h.
+#include "datasets/picture_text.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "blipft/error.h"
+#include "datasets/dataset_formats.h"
+#include "datasets/record_text.h"
+#include "io/json.h"
+
+namespace blipft {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view hole = "{}";
+
+/// What stands before the answer or caption; empty: nothing.
+std::string prompt_in(const PictureText& text, const TextSettings& settings, const std::string& place) {
+  const std::string& style = settings.prompt_template;
+  const bool asks = style.find(hole) != std::string::npos;
+  if (!text.prompt) {
+    BLIPFT_USER_CHECK(!asks, place, ": has a caption and no prompt, for which data.prompt_template has {} in it; give a ",
+                      "text without {}, which stands before each caption, or none");
+    return style;
+  }
+  if (style.empty()) return *text.prompt;
+  BLIPFT_USER_CHECK(asks, place, ": has a prompt, for which data.prompt_template has no place: put {} into it");
+  std::string out;
+  size_t at = 0;
+  for (size_t found; (found = style.find(hole, at)) != std::string::npos; at = found + hole.size())
+    out.append(style, at, found - at).append(*text.prompt);
+  return out.append(style, at);
+}
+
+void add_answer(std::vector<Dataset::Answer>& answers, const std::string& text, double weight) {
+  const auto known = std::find_if(answers.begin(), answers.end(),
+                                  [&](const Dataset::Answer& answer) { return answer.text == text; });
+  if (known != answers.end())
+    known->weight += weight;
+  else
+    answers.push_back({text, weight});
+}
+
+const Dataset::Answer& common(const std::vector<Dataset::Answer>& answers) {
+  return *std::max_element(answers.begin(), answers.end(),
+                           [](const auto& a, const auto& b) { return a.weight < b.weight; });
+}
+
+}  // namespace
+
+bool PictureText::is_empty() const {
+  if (prompt) return std::all_of(answers.begin(), answers.end(), [](const auto& answer) { return answer.text.empty(); });
+  return captions.empty() || captions.front().empty();
+}
+
+std::vector<Dataset::Answer> answers_from_json(const json& value, const std::string& key, const std::string& place) {
+  const json list = value.is_array() ? value : json::array({value});
+  std::vector<Dataset::Answer> answers;
+  for (const json& one : list) {
+    const json& text = one.is_object() && one.contains("answer") ? one["answer"] : one;
+    BLIPFT_USER_CHECK(text.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a text, or a list ",
+                      "of texts or of {\"answer\": ..., \"weight\": ...}");
+    const json weight = one.is_object() && one.contains("weight") ? one["weight"] : json(1);
+    BLIPFT_USER_CHECK(weight.is_number() && weight.get<double>() > 0 && weight.get<double>() < 1e9, place, ": key \"", key,
+                      "\": the weight of \"", brief(text.get<std::string>()), "\" is ", io::brief(weight),
+                      ", expected a number above 0");
+    add_answer(answers, text.get<std::string>(), weight.get<double>());
+  }
+  BLIPFT_USER_CHECK(!answers.empty(), place, ": key \"", key, "\" is an empty list, expected at least one answer");
+  return answers;
+}
+
+PictureText picture_text_from_json(const json& object, const TextSettings& settings, const std::string& place) {
+  BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),
+                    ", expected an object with \"text\", or with \"prompt\" and \"answer\"");
+  const std::string prompt_key = name_of(settings, "prompt"), answer_key = name_of(settings, "answer");
+  const bool named = settings.keys.contains("prompt") || settings.keys.contains("answer");
+  const bool has_prompt = object.contains(prompt_key), has_answer = object.contains(answer_key);
+  PictureText text;
+  text.id = record_id(object);
+  if (!named && !(has_prompt && (has_answer || settings.for_prompts))) {
+    text.captions = captions_from_json(object, settings, place);
+    return text;
+  }
+  BLIPFT_USER_CHECK(has_prompt, place, ": no key \"", prompt_key, "\", expected the picture's prompt; where another key "
+                    "has it, say which: data.keys={prompt: KEY} (in quotes on a command line)");
+  const json& prompt = object[prompt_key];
+  BLIPFT_USER_CHECK(prompt.is_string(), place, ": key \"", prompt_key, "\" is ", io::brief(prompt), ", expected a text");
+  text.prompt = prompt.get<std::string>();
+  BLIPFT_USER_CHECK(has_answer || settings.for_prompts, place, ": no key \"", answer_key, "\", expected the answer to the "
+                    "picture's prompt; where another key has it, say which: data.keys={answer: KEY} (in quotes on a "
+                    "command line)");
+  if (has_answer) text.answers = answers_from_json(object[answer_key], answer_key, place);
+  return text;
+}
+
+std::vector<PictureText> by_answers(PictureText text, const TextSettings& settings) {
+  if (settings.answers != AnswerSelection::all || text.answers.size() < 2 || settings.for_prompts) return {std::move(text)};
+  std::vector<PictureText> texts;
+  for (const Dataset::Answer& answer : text.answers) {
+    // What is there twice is learnt twice as much: as many samples as people gave this answer.
+    const auto times = std::max<int64_t>(1, static_cast<int64_t>(answer.weight + 0.5));
+    for (int64_t i = 0; i < times; ++i) texts.push_back({text.prompt, {}, {{answer.text, 1}}, text.id});
+  }
+  return texts;
+}
+
+void fill_sample(const PictureText& text, const TextSettings& settings, const std::string& place,
+                 Dataset::Sample& sample) {
+  const std::string prompt = prompt_in(text, settings, place);
+  if (!text.prompt && prompt.empty()) {
+    sample.segments = {{text.captions.empty() ? "" : text.captions.front()}};
+    sample.ends = settings.append_eos;
+    return;
+  }
+  sample.answers = text.answers;
+  if (!text.prompt) sample.answers = {{text.captions.empty() ? "" : text.captions.front(), 1}};
+  if (sample.answers.empty()) sample.answers = {{"", 1}};
+  if (settings.answers == AnswerSelection::common) sample.answers = {{common(sample.answers).text, 1}};
+  sample.segments = {{prompt, false}, {common(sample.answers).text, true}};
+  sample.ends = text.prompt ? std::optional(settings.append_eos.value_or(true)) : settings.append_eos;
+}
+
+void fill_prompt(const PictureText& text, const TextSettings& settings, const std::string& place,
+                 Dataset::Prompt& prompt) {
+  prompt.text = prompt_in(text, settings, place);
+  prompt.id = text.id;
+  prompt.references = text.captions;
+  for (const Dataset::Answer& answer : text.answers) {   // scores of answers count people
+    const double times = std::clamp(answer.weight + 0.5, 1.0, 100.0);
+    prompt.references.insert(prompt.references.end(), static_cast<size_t>(times), answer.text);
+  }
+  std::erase(prompt.references, "");
+}
+
+}  // namespace blipft

@@ -1,0 +1,336 @@
+// A generation as prose; see answers.h.
+#include "generate/answers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include <unistd.h>
+
+#include "base/standard_output.h"
+#include "blipft/evaluate.h"
+#include "datasets/dataset_formats.h"
+#include "datasets/record_text.h"
+#include "checkpoint/content_check.h"
+#include "engine/placement.h"
+#include "evaluate/run_metrics.h"
+#include "liveness/launch_watch.h"
+#include "agreement/rank_guard.h"
+#include "generate/generation.h"
+#include "generate/held_out.h"
+#include "generate/answers/answer_files.h"
+#include "generate/answers/answer_set.h"
+#include "generate/answers/answer_text.h"
+#include "generate/answers/choice_run.h"
+#include "generate/answers/choice_set.h"
+#include "generate/answers/thumbnails.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace blipft {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// The prompt as the model was taught: an instruction in its style, where the run file gives one; what a user says, where the
+// model's files have a known chat template; else the text as it is.
+std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, const TextSettings& texts,
+                                const Generation& generation) {
+  const PromptSettings settings{.vocabulary = generation.inputs().vocabulary, .ends = generation.inputs().has_source()};
+  const bool instruction = config.places.contains("data.prompt_style") && !prompt.empty() && !generation.inputs().has_picture();
+  const std::string text = instruction ? prompt_of(texts.prompt_style, prompt, "", "--prompt") : prompt;
+  const bool message = !instruction && !texts.chat_template.empty() && !prompt.empty();
+  return prompt_of_text(text, message ? PromptForm::message : PromptForm::text, generation.tokenizer(), texts, settings,
+                        "--prompt");
+}
+
+// One text on the terminal, as it grows.
+void answer_one(const Config& config, const AnswerRequest& request, const World& world) {
+  BLIPFT_USER_CHECK(world.size() == 1, "--prompt and --image are answered by one rank, but there are ", world.size(),
+                    "; start it without mpirun, or give a data set in generate.path");
+  Generation generation(config, world);
+  const ModelInputs& inputs = generation.inputs();
+  BLIPFT_USER_CHECK(!inputs.has_picture() || !request.image.empty(), "the model in ", generation.config().model.path,
+                    " reads a picture; give --image FILE");
+  BLIPFT_USER_CHECK(inputs.has_picture() || request.image.empty(), "--image: the model in ", generation.config().model.path,
+                    " reads no picture; leave --image out");
+  const TextSettings texts = text_settings(config, generation.tokenizer());
+  TextRequest text;
+  text.ids = prompt_ids(config, request.prompt, texts, generation);
+  text.instruction = generation.model().instructions.ids(request.prompt, "--prompt");
+  const auto ids = static_cast<int64_t>(text.ids.size());
+  BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
+  BLIPFT_USER_CHECK(ids <= generation.model().most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
+                    generation.model().most_ids(), "; give a shorter one");
+  text.new_tokens = generation.settings().new_tokens(inputs, ids);
+  if (inputs.has_picture()) {
+    const std::string file = io::read_whole_file(request.image, most_picture_bytes);
+    text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,
+                            {config.data.exif_orientation, config.data.transparency == Transparency::white});
+  }
+  generation.load({ids, 1, 0, static_cast<int64_t>(text.instruction.size())});
+  std::fprintf(stderr, "%s\n%s\n", generation.text().c_str(), generation.settings().text().c_str());
+  const AnswerText answers(generation.tokenizer(), generation.settings());
+  const bool streams = generation.settings().beams == 1 && generation.settings().stop.empty();
+  const std::unique_ptr<TextStream> stream = generation.tokenizer().text_stream();
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  size_t told = 0;
+  GeneratorCalls calls;
+  calls.next = [&, given = false]() mutable {
+    return std::exchange(given, true) ? std::nullopt : std::optional<TextRequest>(text);
+  };
+  calls.stops = [&](std::span<const int32_t> grown) { return answers.stops(grown); };
+  if (streams) calls.grown = [&](int64_t, std::span<const int32_t> grown) {
+    for (; told < grown.size(); ++told) std::fputs(printable(stream->push(grown[told]), terminal).c_str(), stdout);
+    std::fflush(stdout);
+  };
+  calls.done = [&](const TextResult& result) {
+    if (streams) std::printf("%s\n", printable(stream->finish(), terminal).c_str());
+    else
+      for (const GeneratedText& one : result.texts) std::printf("%s\n", printable(answers.of(one.ids), terminal).c_str());
+    std::fflush(stdout);
+    const auto tokens = static_cast<double>(generation.settings().beams == 1 ? result.texts.at(0).ids.size() : 0);
+    if (tokens > 0 && result.seconds > 0)
+      std::fprintf(stderr, "%d tokens, %.1f tokens/s\n", static_cast<int>(tokens), tokens / result.seconds);
+  };
+  generation.run(calls);
+}
+
+std::string line_of(const PromptedSample& prompt, const TextResult& result, const Tokenizer& tokenizer,
+                    const AnswerText& answers) {
+  ordered_json line{{"sample", result.number}, {"name", prompt.name}};
+  if (!prompt.id.empty()) line["id"] = ordered_json::parse(prompt.id, nullptr, false);
+  line["prompt"] = tokenizer.decode(prompt.ids);
+  const auto texts_of = [&](const GeneratedText& text) {
+    return ordered_json{{"text", answers.of(text.ids)}, {"score", text.score}, {"tokens", text.ids.size()},
+                        {"end", text_end_name(text.end)}};
+  };
+  line.update(texts_of(result.texts.at(0)));
+  for (size_t i = 1; i < result.texts.size(); ++i) line["others"].push_back(texts_of(result.texts[i]));
+  if (!prompt.references.empty()) line["references"] = prompt.references;
+  line["seconds"] = std::round(result.seconds * 1e4) / 1e4;
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Metrics that the run file names, else those that fit what there is.
+std::vector<std::string> metrics_of(const Config& config, const Evaluation& texts, bool pictures) {
+  if (!config.evaluate.metrics.empty() || texts.size() == 0) return config.evaluate.metrics;
+  return fitting_metrics(pictures);
+}
+
+bool of_texts(const std::string& metric) { return find_metric(metric, "").input == MetricInput::texts; }
+
+class AnswerRun {
+ public:
+  AnswerRun(const Config& config, const AnswerRequest& request, const World& world, Watchdog& watchdog)
+      : config_(config), request_(request), world_(world), watchdog_(watchdog), generation_(config, world) {}
+
+  void run() {
+    Config config;
+    world_.together([&] {
+      config = request_.evaluate ? with_held_out_of_run(config_, generation_.model().source) : config_;
+      set_ = std::make_unique<AnswerSet>(config, generation_.model(), request_.evaluate);
+      if (!request_.evaluate) return;
+      set_->check_references(config);
+      if (first()) tell_notes(config);
+    });
+    const PromptSet& prompts = set_->prompt_set();
+    check_same_samples(config, prompts.key(), prompts.path(), prompts.dataset(), world_);
+    thumbnails_ = std::make_unique<Thumbnails>(set_->prompt_set().prompts(), world_.size());
+    files_ = std::make_unique<AnswerFiles>(config_, world_, "generated");
+    generation_.load(set_->work(world_.size()));
+    groups_watch_ = std::make_unique<GroupsWatch>(watchdog_, generation_.groups());
+    if (first()) {
+      std::printf("weights    %s\n", generation_.text().c_str());
+      const PromptSet& set = set_->prompt_set();
+      std::printf("prompts    %zu of %s, %s\n", set.prompts().size(), set.from().c_str(), generation_.settings().text().c_str());
+      if (const int64_t others = set.dataset().files_beside_pictures().value_or(0); others > 0)
+        std::printf("left out   %s there, no picture by name (.jpg, .jpeg, .png, .webp)\n", counted(others, "file").c_str());
+      std::fflush(stdout);
+    }
+    const int64_t begin = unix_ns();
+    // Ranks that share weights compute in collectives: an error in these ends all ranks, which could not agree on it.
+    generate();
+    if (request_.evaluate) score_texts();
+    world_.activity().phase(Activity::Phase::results);
+    const double seconds = static_cast<double>(unix_ns() - begin) * 1e-9;
+    finish(seconds);
+  }
+
+  // What this rank has generated is not lost when an error ends all.
+  void end_early() {
+    if (files_) files_->settle();
+  }
+
+ private:
+  bool first() const { return world_.rank() == 0; }
+
+  void generate() {
+    const AnswerText answers(generation_.tokenizer(), generation_.settings());
+    GeneratorCalls calls;
+    calls.next = prompt_requests(set_->prompt_set(), generation_.settings(), world_.rank(), world_.size(),
+                                 std::max(config_.data.num_workers, cores_of_a_rank(world_)),
+                                 [&](int64_t prompt, const Image& picture) { thumbnails_->add(prompt, picture); });
+    if (!generation_.settings().stop.empty())
+      calls.stops = [&](std::span<const int32_t> ids) { return answers.stops(ids); };
+    calls.done = [&](const TextResult& result) {
+      const PromptedSample& prompt = set_->prompt_set().prompts()[static_cast<size_t>(result.number)];
+      files_->add(line_of(prompt, result, generation_.tokenizer(), answers));
+    };
+    generation_.run(calls);
+  }
+
+  // The likelihood of this rank's whole texts, in groups that are computed at once.
+  void score_texts() {
+    const auto count = static_cast<int64_t>(set_->texts().size());
+    for (int64_t next = world_.rank();;) {
+      std::vector<BatchSample> group;
+      std::vector<std::vector<uint8_t>> pixels;
+      std::vector<int64_t> numbers;
+      int64_t ids = 0;
+      for (; next < count; next += world_.size()) {
+        const TokenizedText& text = set_->texts()[static_cast<size_t>(next)];
+        if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.most_tokens())) break;
+        if (!text.has_target()) continue;
+        ids += text.most_tokens();
+        group.push_back({text, next});
+        const PromptSet& set = set_->prompt_set();
+        pixels.push_back(set.inputs().has_picture() ? set.pixels(set.picture(next)) : std::vector<uint8_t>());
+        numbers.push_back(next);
+      }
+      if (!generation_.any(!group.empty())) return;
+      std::vector<const uint8_t*> pictures;
+      for (const std::vector<uint8_t>& one : pixels) pictures.push_back(one.data());
+      const std::vector<TextLikelihood> likelihoods = generation_.score(group, pictures);
+      for (size_t i = 0; i < likelihoods.size(); ++i)
+        likelihoods_ += concat(numbers[i], " ", exact(likelihoods[i].log_likelihood), " ", likelihoods[i].tokens, "\n");
+    }
+  }
+
+  static std::string exact(double value) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%a", value);
+    return text;
+  }
+
+  // Scores of the whole texts, of all ranks, on rank 0.
+  std::vector<Score> text_scores(const std::vector<std::string>& parts) const {
+    Evaluation losses;
+    for (const std::string& part : parts) {
+      std::istringstream lines(part);
+      std::string likelihood;
+      for (ScoredLoss one; lines >> one.index >> likelihood >> one.tokens;) {
+        one.log_likelihood = std::strtod(likelihood.c_str(), nullptr);
+        losses.add(one);
+      }
+    }
+    if (losses.size() == 0) return {};
+    return losses.scores({"loss", "perplexity"});
+  }
+
+  void finish(double seconds) {
+    const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
+    const auto left_out = static_cast<int64_t>(world_.sum(static_cast<double>(set_->prompt_set().left_out().size())));
+    const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_),
+                                   thumbnails = world_.gather_texts(thumbnails_->lines());
+    world_.together([&] {
+      if (!first()) return;
+      std::printf("generated  %zu texts, %.0f tokens, %.2f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
+      if (generation_.step_milliseconds() > 0)
+        std::printf("a step     %.2f ms (the median, of a token of each text)\n", generation_.step_milliseconds());
+      if (left_out > 0)
+        std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
+                    set_->prompt_set().left_out().empty() ? "none" : set_->prompt_set().left_out().front().c_str());
+      if (request_.evaluate) losses_ = text_scores(likelihoods);
+      write_files(lines, Thumbnails::of_lines(set_->prompt_set().prompts(), thumbnails));
+    });
+  }
+
+  // The texts in the data set's order, their scores, and the page.
+  void write_files(const std::vector<std::string>& lines, std::map<std::string, std::string> thumbnails) {
+    std::map<int64_t, ordered_json> sorted;
+    for (const std::string& line : lines) {
+      ordered_json one = io::parse_json<ordered_json>(line, files_->folder() + "/generated.jsonl");
+      sorted.emplace(one.at("sample").get<int64_t>(), std::move(one));
+    }
+    Evaluation evaluation;
+    std::vector<ScoredText> all;
+    for (const auto& [number, line] : sorted) {
+      const PromptedSample& prompt = set_->prompt_set().prompts()[static_cast<size_t>(number)];
+      ScoredText scored = scored_text(prompt, number, line.at("prompt").get<std::string>(), line.at("text").get<std::string>());
+      all.push_back(scored);
+      if (!prompt.references.empty()) evaluation.add(std::move(scored));
+    }
+    if (world_.size() > 1) files_->write_sorted("generated.jsonl", lines);
+    std::printf("texts      %s/generated.jsonl\n", files_->folder().c_str());
+    const bool pictures = generation_.inputs().has_picture();
+    if (pictures) write_results(all);
+    const std::vector<Score> scores = score(evaluation, pictures);
+    const std::string title = concat(pictures ? "Captions of " : "Answers to ", set_->prompt_set().path());
+    files_->write("page.html", evaluation_page({title, files_->folder(), std::move(thumbnails)}, scores,
+                                                evaluation.size() == static_cast<int64_t>(all.size()) ? evaluation.texts() : all));
+    std::printf("page       %s/page.html\n", files_->folder().c_str());
+  }
+
+  // COCO's and VQA's own forms, where every sample has its id.
+  void write_results(const std::vector<ScoredText>& texts) {
+    if (std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.id.empty(); })) return;
+    const bool vqa = std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.references.size() >= 10; }) &&
+                     std::count(config_.evaluate.metrics.begin(), config_.evaluate.metrics.end(), "vqa_accuracy") > 0;
+    files_->write("results.json", vqa ? vqa_results_json(texts) : coco_results_json(texts));
+    std::printf("results    %s/results.json (%s's form)\n", files_->folder().c_str(), vqa ? "VQA" : "COCO");
+  }
+
+  std::vector<Score> score(Evaluation& evaluation, bool pictures) {
+    std::vector<std::string> names;
+    for (const std::string& name : metrics_of(config_, evaluation, pictures))
+      if (of_texts(name)) names.push_back(name);
+    BLIPFT_USER_CHECK(names.empty() || evaluation.size() > 0, set_->prompt_set().path(), ": no sample has a reference text, and ",
+                      names.front(), " compares with one; choose samples with answers, or leave evaluate.metrics empty");
+    std::vector<Score> scores = losses_;
+    if (!names.empty())
+      for (Score& one : evaluation.scores(names)) scores.push_back(std::move(one));
+    if (scores.empty()) return {};
+    print_scores(scores);
+    files_->write("scores.json", scores_json({{set_->prompt_set().path(), scores, evaluation.size()}}));
+    return scores;
+  }
+
+  const Config& config_;
+  const AnswerRequest& request_;
+  const World& world_;
+  Watchdog& watchdog_;
+  Generation generation_;
+  std::unique_ptr<GroupsWatch> groups_watch_;
+  std::unique_ptr<AnswerSet> set_;
+  std::unique_ptr<Thumbnails> thumbnails_;
+  std::unique_ptr<AnswerFiles> files_;
+  std::string likelihoods_;                // of this rank's, a line each
+  std::vector<Score> losses_;              // on rank 0
+};
+
+}  // namespace
+
+void answer_prompts(const Config& config, const AnswerRequest& request, const World& world) {
+  bool choices = false;
+  world.together([&] { choices = request.evaluate && asks_for_choices(config); });
+  if (!choices && request.one()) {
+    LaunchWatch::together();
+    return answer_one(config, request, world);
+  }
+  RankGuard guard(config, world);
+  if (choices) return guard.run([&] { answer_choices(config, world, guard.watchdog()); }, [] {});
+  std::unique_ptr<AnswerRun> run;
+  guard.run([&] {
+    run = std::make_unique<AnswerRun>(config, request, world, guard.watchdog());
+    run->run();
+  }, [&] {
+    if (run) run->end_early();
+  });
+}
+
+}  // namespace blipft

@@ -1,0 +1,49 @@
+// The prompts of a data set, as this rank's texts to generate.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blipft/comm.h"
+#include "generate/generation_model.h"
+#include "generate/generator.h"
+#include "engine/decode/prompt_set.h"
+
+namespace blipft {
+
+/// This rank's requests, one after the other; ranks take prompts in turn. Pictures are read ahead, `threads` at a time, as many
+/// as a reading takes at most, so that it waits for none while texts grow. A
+/// picture that cannot be read is a UserError, or left out. `see` is called with each prompt's number and picture, from many
+/// threads. `set` outlives it.
+using SeePicture = std::function<void(int64_t prompt, const Image& picture)>;
+std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
+                                                            int64_t ranks, int64_t threads,
+                                                            const SeePicture& see = {});
+
+class AnswerSet {
+ public:
+  /// Tokenizes all prompts, and where they are `scored` the whole texts too, for their loss; see open_prompts(). `model`
+  /// outlives it.
+  AnswerSet(const Config& config, const GenerationModel& model, bool scored);
+
+  PromptSet& prompt_set() { return prompts_; }
+  const PromptSet& prompt_set() const { return prompts_; }
+  /// What a rank of so many has to do at most.
+  TextsToGenerate work(int64_t ranks) const;
+  /// Throws UserError where a scored set has no text that would be right.
+  void check_references(const Config& config) const;
+  /// Whole texts, by sample of the data set, what is learnt of each marked.
+  const std::vector<TokenizedText>& texts() const { return texts_; }
+
+ private:
+  void read_texts();
+  const GenerationModel& model_;
+  int64_t samples_ = 0;                    // generate.samples
+  PromptSet prompts_;
+  std::vector<TokenizedText> texts_;
+  int64_t longest_text_ = 0, longest_source_ = 0, longest_instruction_ = 0;
+};
+
+}  // namespace blipft

@@ -1,0 +1,101 @@
+// Multiple choice; see choice_run.h.
+#include "generate/answers/choice_run.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "generate/answers/answer_files.h"
+#include "generate/answers/choice_set.h"
+#include "blipft/evaluate.h"
+#include "agreement/rank_guard.h"
+#include "agreement/same_run.h"
+#include "generate/generation.h"
+#include "generate/held_out.h"
+#include "engine/decode/prompt_set.h"
+#include "io/json.h"
+
+namespace blipft {
+
+namespace {
+
+using nlohmann::json;
+
+// Likelihoods of texts, in groups that are computed at once.
+std::vector<double> likelihoods_of(Generation& generation, const std::vector<TokenizedText>& texts) {
+  std::vector<double> likelihoods;
+  for (size_t next = 0;;) {
+    std::vector<BatchSample> group;
+    int64_t ids = 0;
+    for (; next < texts.size() && generation.fits(static_cast<int64_t>(group.size()) + 1, ids + texts[next].size()); ++next) {
+      group.push_back({texts[next], static_cast<int64_t>(next)});
+      ids += texts[next].size();
+    }
+    if (!generation.any(!group.empty())) return likelihoods;
+    for (const TextLikelihood& one : generation.score(group, {})) likelihoods.push_back(one.log_likelihood);
+  }
+}
+
+std::string line_of(const Question& question, int64_t index, const std::vector<double>& likelihoods) {
+  const auto chosen = std::max_element(likelihoods.begin(), likelihoods.end()) - likelihoods.begin();
+  nlohmann::ordered_json line{{"sample", index}, {"name", question.place}, {"query", question.query},
+                              {"choices", question.choices}, {"log_likelihoods", likelihoods}, {"chosen", chosen},
+                              {"gold", question.gold}};
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace
+
+void answer_choices(const Config& asked, const World& world, Watchdog& watchdog) {
+  Generation generation(asked, world);
+  std::unique_ptr<ChoiceSet> set;
+  std::vector<TokenizedText> texts;        // of this rank's questions, one a choice
+  Config config;
+  Fact data;
+  world.together([&] {
+    config = with_held_out_of_run(asked, generation.model().source);
+    set = std::make_unique<ChoiceSet>(config, generation.model());
+    const PromptSource source = prompt_source(config, true);
+    data = whole_file_fact(concat("the data at ", source.key), source.path);
+    texts = set->texts_of_rank(world.rank(), world.size());
+    if (world.rank() == 0) tell_notes(config);
+  });
+  const std::vector<Question>& questions = set->questions();
+  check_same_config(config, world);
+  compare_facts(world, {data}, "give all machines the same data");
+  AnswerFiles files(asked, world, "choices");
+  generation.load(set->work(world.size()));
+  const GroupsWatch groups_watch(watchdog, generation.groups());
+  if (world.rank() == 0) {
+    std::printf("weights    %s\nquestions  %zu of %s\n", generation.text().c_str(), questions.size(), set->from().c_str());
+    std::fflush(stdout);
+  }
+  const std::vector<double> all = likelihoods_of(generation, texts);  // in collectives, where the ranks share weights
+  world.activity().phase(Activity::Phase::results);
+  world.together([&] {
+    size_t at = 0;
+    for (auto i = static_cast<size_t>(world.rank()); i < questions.size(); i += static_cast<size_t>(world.size())) {
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(at);
+      at += questions[i].choices.size();
+      files.add(line_of(questions[i], static_cast<int64_t>(i),
+                        {first, first + static_cast<std::ptrdiff_t>(questions[i].choices.size())}));
+    }
+  });
+  const std::vector<std::string> lines = files.all_lines();
+  world.together([&] {
+    if (world.rank() != 0) return;
+    Evaluation evaluation;
+    for (const std::string& line : lines) {
+      const json one = io::parse_json(line, files.folder() + "/choices.jsonl");
+      const auto index = one.at("sample").get<int64_t>();
+      const Question& question = questions[static_cast<size_t>(index)];
+      evaluation.add(ScoredChoices{index, "", question.choices, one.at("log_likelihoods").get<std::vector<double>>(), question.gold});
+    }
+    if (world.size() > 1) files.write_sorted("choices.jsonl", lines);
+    const std::vector<Score> scores = evaluation.scores(asked.evaluate.metrics);
+    print_scores(scores);
+    files.write("scores.json", scores_json({{"choices", scores, evaluation.size()}}));
+    std::printf("choices    %s/choices.jsonl\n", files.folder().c_str());
+  });
+}
+
+}  // namespace blipft

@@ -1,0 +1,182 @@
+// Questions with choices; see choice_set.h. Texts and their tokens are lm-eval's: a blank stands between query and choice,
+// blanks at the query's end go to the choice, and a choice's tokens are those that the whole text has behind the query's.
+#include "generate/answers/choice_set.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "blipft/error.h"
+#include "blipft/evaluate.h"
+#include "loading/sample_text.h"
+#include "loading/step_order.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "engine/decode/prompt_set.h"
+
+namespace blipft {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMostBytes = int64_t{1} << 30;
+
+Question question_of(const json& record, const std::string& place) {
+  BLIPFT_USER_CHECK(record.is_object(), place, ": found ", io::brief(record), ", expected an object");
+  const auto at = [&](std::initializer_list<const char*> names, const char* what) -> const json& {
+    for (const char* name : names)
+      if (const auto found = record.find(name); found != record.end()) return *found;
+    throw UserError(concat(place, ": no key \"", *names.begin(), "\", expected ", what));
+  };
+  Question question{place, "", {}, 0};
+  const json& query = at({"query", "question"}, "the text before the choices");
+  BLIPFT_USER_CHECK(query.is_string(), place, ": query: found ", io::brief(query), ", expected a text");
+  question.query = query.get<std::string>();
+  const json& choices = at({"choices"}, "a list of texts to choose from");
+  BLIPFT_USER_CHECK(choices.is_array() && choices.size() >= 2, place, ": choices: found ", io::brief(choices),
+                    ", expected a list of two texts or more");
+  for (const json& choice : choices) {
+    BLIPFT_USER_CHECK(choice.is_string() && !choice.get_ref<const std::string&>().empty(), place, ": choices: found ",
+                      io::brief(choice), ", expected a text");
+    question.choices.push_back(choice.get<std::string>());
+  }
+  const json& gold = at({"gold", "label", "answer"}, "the index of the right choice, from 0");
+  BLIPFT_USER_CHECK(gold.is_number_integer() && gold.get<int64_t>() >= 0 &&
+                        gold.get<int64_t>() < static_cast<int64_t>(choices.size()),
+                    place, ": gold: found ", io::brief(gold), ", expected the index of the right choice, 0 to ",
+                    choices.size() - 1);
+  question.gold = gold.get<int64_t>();
+  return question;
+}
+
+// Of a JSON list, or of a record a line; the first `most`, 0: all.
+std::vector<Question> read_questions(const std::string& file, int64_t most) {
+  const std::string text = io::read_whole_file(file, kMostBytes);
+  std::vector<Question> questions;
+  const auto wanted = [&] { return most == 0 || static_cast<int64_t>(questions.size()) < most; };
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '[') {
+    const json list = io::parse_json(text, file);
+    for (size_t i = 0; i < list.size() && wanted(); ++i) questions.push_back(question_of(list[i], concat(file, ": record ", i + 1)));
+  } else {
+    std::istringstream lines(text);
+    int64_t number = 0;
+    for (std::string line; std::getline(lines, line) && wanted();) {
+      const std::string place = concat(file, ":", ++number);
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      questions.push_back(question_of(io::parse_json(line, place), place));
+    }
+  }
+  BLIPFT_USER_CHECK(!questions.empty(), file, ": there is no question; expected records with query, choices and gold");
+  return questions;
+}
+
+// The split of a training on data.path. Records that no training can read are split by their questions.
+Split training_split(const Config& config, const std::vector<Question>& all, const Tokenizer& tokenizer) {
+  try {
+    const auto dataset = open_dataset(config.data.path, config.data.format, text_settings(config, tokenizer));
+    if (dataset->size() == static_cast<int64_t>(all.size())) return split_samples(config, *dataset);
+  } catch (const UserError&) {             // these are questions alone
+  }
+  std::vector<int64_t> groups;
+  std::map<std::string, int64_t> numbers;
+  for (const Question& question : all)
+    groups.push_back(numbers.try_emplace(question.query, static_cast<int64_t>(numbers.size())).first->second);
+  return split_samples(config, groups);
+}
+
+// Those alone that a training on `all` held out, of these the first config.generate.samples.
+std::vector<Question> held_out(const Config& config, std::vector<Question> all, const Tokenizer& tokenizer) {
+  std::vector<Question> questions;
+  for (const int64_t i : training_split(config, all, tokenizer).validation)
+    questions.push_back(std::move(all[static_cast<size_t>(i)]));
+  const auto most = static_cast<size_t>(config.generate.samples);
+  if (most > 0 && questions.size() > most) questions.resize(most);
+  return questions;
+}
+
+// The text of a choice, its tokens to be predicted. Cut from the left to what the model has positions for.
+TokenizedText text_of(const Question& question, const std::string& choice, const GenerationModel& model) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  std::string query = question.query, answer = " " + choice;
+  while (!query.empty() && query.back() == ' ') query.pop_back(), answer.insert(0, 1, ' ');
+  TokenizedText text;
+  if (const ModelInputs& inputs = model.inputs; inputs.has_source()) {  // lm-eval: the query is the encoder's text
+    const Dataset::Sample sample{.name = question.place, .segments = {{query, false}, {answer, true}}};
+    text = tokenize(sample, tokenizer, model.most_ids(), inputs.vocabulary, {}, inputs.decoder_start);
+    const size_t behind = std::min(tokenizer.suffix_ids().size(), text.ids.size() - 2);
+    text.ids.resize(text.ids.size() - behind);
+    text.learnt.resize(text.ids.size());
+    return text;
+  }
+  text.ids = tokenizer.encode_plain(query + answer);
+  size_t context = query.empty() ? 0 : tokenizer.encode_plain(query).size();
+  // lm-eval puts nothing before a text, but before one without a query, and, for Gemma, what the tokenizer has.
+  std::vector<int32_t> prefix;
+  if (model.puts_prefix) prefix = tokenizer.prefix_ids();
+  if (prefix.empty() && context == 0) {
+    const auto begin = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
+    BLIPFT_USER_CHECK(begin, question.place, ": query: is empty, and the tokenizer has no token to begin a text with");
+    prefix = {*begin};
+  }
+  text.ids.insert(text.ids.begin(), prefix.begin(), prefix.end());
+  context = std::min(context + prefix.size(), text.ids.size() - 1);
+  text.learnt.assign(text.ids.size(), 0);
+  std::fill(text.learnt.begin() + static_cast<std::ptrdiff_t>(context), text.learnt.end(), 1);
+  const auto most = static_cast<size_t>(model.most_ids());
+  if (text.ids.size() > most) {
+    const auto cut = static_cast<std::ptrdiff_t>(text.ids.size() - most);
+    text.ids.erase(text.ids.begin(), text.ids.begin() + cut);
+    text.learnt.erase(text.learnt.begin(), text.learnt.begin() + cut);
+  }
+  for (const int32_t id : text.ids)
+    BLIPFT_USER_CHECK(id < model.inputs.vocabulary, question.place, ": token id ", id, " is not below the model's ",
+                      model.inputs.vocabulary, " tokens");
+  return text;
+}
+
+}  // namespace
+
+bool asks_for_choices(const Config& config) {
+  const std::string place = place_of(config, "evaluate.metrics") + ": evaluate.metrics";
+  const auto of_choices = [&](const std::string& name) { return find_metric(name, place).input == MetricInput::choices; };
+  const std::vector<std::string>& names = config.evaluate.metrics;
+  const auto count = std::count_if(names.begin(), names.end(), of_choices);
+  BLIPFT_USER_CHECK(count == 0 || count == static_cast<std::ptrdiff_t>(names.size()), place,
+                    ": has metrics of choices and others, and a set has questions or texts; give one kind");
+  return count > 0;
+}
+
+ChoiceSet::ChoiceSet(const Config& config, const GenerationModel& model) {
+  BLIPFT_USER_CHECK(!model.inputs.has_picture(), model.config().model.path,
+                    ": reads pictures, and multiple choice is of texts; choose a model of text");
+  const PromptSource source = prompt_source(config, true);
+  source.check(config);
+  questions_ = source.held_out ? held_out(config, read_questions(source.path, 0), *model.tokenizer)
+                               : read_questions(source.path, config.generate.samples);
+  from_ = source.text(static_cast<int64_t>(questions_.size()));
+  for (const Question& question : questions_) {
+    std::vector<TokenizedText>& texts = texts_.emplace_back();
+    for (const std::string& choice : question.choices) {
+      texts.push_back(text_of(question, choice, model));
+      longest_ = std::max(longest_, texts.back().size());
+      longest_source_ = std::max(longest_source_, texts.back().source_size());
+    }
+  }
+}
+
+std::vector<TokenizedText> ChoiceSet::texts_of_rank(int64_t rank, int64_t ranks) const {
+  std::vector<TokenizedText> texts;
+  for (auto i = static_cast<size_t>(rank); i < texts_.size(); i += static_cast<size_t>(ranks))
+    texts.insert(texts.end(), texts_[i].begin(), texts_[i].end());
+  return texts;
+}
+
+TextsToGenerate ChoiceSet::work(int64_t ranks) const {
+  std::vector<int64_t> of_rank(static_cast<size_t>(ranks));
+  for (size_t i = 0; i < texts_.size(); ++i) of_rank[i % of_rank.size()] += static_cast<int64_t>(texts_[i].size());
+  return {longest_source_, std::max<int64_t>(1, *std::max_element(of_rank.begin(), of_rank.end())), longest_};
+}
+
+}  // namespace blipft

@@ -1,0 +1,42 @@
+// The questions of a multiple choice by log-likelihood, and the texts whose likelihoods answer them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "generate/generation_model.h"
+#include "engine/decode/decode_shape.h"
+
+namespace blipft {
+
+/// Whether evaluate.metrics are about choices. Throws UserError naming the key where only some of them are.
+bool asks_for_choices(const Config& config);
+
+struct Question {
+  std::string place, query;                ///< place: file and record
+  std::vector<std::string> choices;
+  int64_t gold = 0;                        ///< index of the right one
+};
+
+class ChoiceSet {
+ public:
+  /// Reads the samples that prompt_source() says as questions, each with a query, choices and the index of the right one.
+  /// Throws UserError.
+  ChoiceSet(const Config& config, const GenerationModel& model);
+
+  const std::vector<Question>& questions() const { return questions_; }
+  /// Whole texts of the questions of a rank, which takes every `ranks`-th: one a choice.
+  std::vector<TokenizedText> texts_of_rank(int64_t rank, int64_t ranks) const;
+  /// What a rank of so many has to do at most.
+  TextsToGenerate work(int64_t ranks) const;
+  /// "questions.json (the 20 samples held out by data.val_split_fraction)"
+  const std::string& from() const { return from_; }
+
+ private:
+  std::string from_;
+  std::vector<Question> questions_;
+  std::vector<std::vector<TokenizedText>> texts_;  // of each question
+  int64_t longest_ = 1, longest_source_ = 1;
+};
+
+}  // namespace blipft

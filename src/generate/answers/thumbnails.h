@@ -1,0 +1,36 @@
+// Small pictures of the samples that a rank answers, for the page: made as the pictures are read, and together no larger than
+// what can be mailed.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "blipft/pictures.h"
+#include "blipft/prompts.h"
+
+namespace blipft {
+
+class Thumbnails {
+ public:
+  /// Of the pictures of `prompts`, which outlives it, as far as one of `ranks` ranks reads them.
+  Thumbnails(const std::vector<PromptedSample>& prompts, int64_t ranks);
+  /// That of a prompt's picture, where there is none yet and there is room for it. Thread-safe.
+  void add(int64_t prompt, const Image& image);
+  /// Each as "NUMBER BASE64", a line each, for the rank that writes the page.
+  const std::string& lines() const { return lines_; }
+  /// {a prompt's name: its picture as a JPEG in base64} of the lines of all ranks.
+  static std::map<std::string, std::string> of_lines(const std::vector<PromptedSample>& prompts,
+                                                     const std::vector<std::string>& ranks);
+
+ private:
+  const std::vector<PromptedSample>& prompts_;
+  int64_t most_side_, most_bytes_;
+  std::mutex mutex_;
+  std::set<std::string> names_;
+  std::string lines_;
+};
+
+}  // namespace blipft

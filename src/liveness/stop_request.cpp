@@ -1,0 +1,132 @@
+// Signals, and the thread that waits for them; see stop_request.h.
+//
+// A handler alone is not enough: while CUDA starts, its driver has one of its own for half a second, and what comes then is
+// lost. So the signals are blocked in every thread (each inherits that of the one that makes it), where they wait until the
+// thread of here takes them. It starts with main(). The handlers are for a thread in which a library unblocks them.
+#include "liveness/stop_request.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <mutex>
+#include <thread>
+
+#include "base/standard_output.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
+// A launcher may pass on what the terminal has sent to all already: that is one request.
+constexpr int64_t kOneRequestNs = 100'000'000;
+
+// Initialised before anything runs: see listen().
+constinit std::atomic<int> received{0};
+constinit std::atomic<int64_t> received_ns{0};
+enum class Speaks : int { never, of_users, always };
+constinit std::atomic<Speaks> speaks{Speaks::always};
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void print(const char* text) { write_error_now(text); }
+
+// Only what a signal handler may do.
+void note(int signal) {
+  int64_t none = 0;
+  if (received_ns.compare_exchange_strong(none, now_ns())) {
+    received = signal;
+    const Speaks how = speaks;
+    if (how == Speaks::never || (how == Speaks::of_users && signal == SIGTERM)) return;
+    print("\nblipft: ");
+    print(StopRequest::name(signal));
+    print(": ends after the step under way with a checkpoint; a second signal ends it at once, without\n");
+    return;
+  }
+  if (now_ns() - received_ns < kOneRequestNs) return;
+  print("\nblipft: a second signal: ends without a checkpoint; the last one stays\n");
+  _exit(128 + signal);
+}
+
+// Those that are noted: not a SIGINT that is ignored.
+sigset_t noted() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kSignals) {
+    struct sigaction now{};
+    const bool ignored = sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+    if (signal != SIGINT || !ignored) sigaddset(&set, signal);
+  }
+  return set;
+}
+
+// Of several ranks the first answers; not to SIGTERM, which mpirun sends to all when one was killed too.
+Speaks how_to_speak(char** environment) {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK=", "PMIX_RANK=", "PMI_RANK="})
+    for (char** entry = environment; entry && *entry; ++entry)
+      if (strncmp(*entry, name, strlen(name)) == 0)
+        return strcmp(*entry + strlen(name), "0") == 0 ? Speaks::of_users : Speaks::never;
+  return Speaks::always;
+}
+
+}  // namespace
+
+void ignore_signals_of_writes() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void StopRequest::listen(int, char**, char** environment) {
+  speaks = how_to_speak(environment);
+  const sigset_t set = noted();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);  // first: what waits outlives an exec, what a handler has noted does not
+  struct sigaction action{};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : kSignals)
+    if (sigismember(&set, signal) == 1) sigaction(signal, &action, nullptr);
+}
+
+void StopRequest::watch() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    listen(0, nullptr, environ);
+    const sigset_t set = noted();
+    const timespec now{};                  // what was sent to this thread alone, while libraries were loaded
+    for (int signal = 0; (signal = sigtimedwait(&set, nullptr, &now)) > 0;) note(signal);
+    std::thread([set] {
+      for (int signal = 0;;)
+        if (sigwait(&set, &signal) == 0) note(signal);
+    }).detach();
+  });
+}
+
+StopRequest::StopRequest() { watch(); }
+
+void StopRequest::release() {
+  const sigset_t set = noted();
+  for (const int signal : kSignals) {
+    struct sigaction now{};
+    if (sigaction(signal, nullptr, &now) == 0 && now.sa_handler == note) ::signal(signal, SIG_DFL);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);  // one that came meanwhile does now what it does by default
+  if (received != 0) raise(received);
+}
+
+int StopRequest::signal() const { return received; }
+
+const char* StopRequest::name(int signal) {
+  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGUSR1";
+}
+
+}  // namespace blipft

@@ -1,0 +1,103 @@
+// Prompts; see prompts.h.
+#include "blipft/prompts.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "blipft/error.h"
+#include "text/chat_template.h"
+
+namespace blipft {
+namespace {
+
+void append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) { ids.insert(ids.end(), more.begin(), more.end()); }
+
+/// A whole text begins with what the template puts there; another with what the tokenizer puts.
+std::vector<int32_t> ids_of(const std::string& text, bool whole, const Tokenizer& tokenizer,
+                            const PromptSettings& settings, const std::string& name, bool* cut) {
+  std::vector<int32_t> ids = whole ? std::vector<int32_t>() : tokenizer.prefix_ids();
+  append(ids, tokenizer.encode_plain(text));
+  if (settings.ends && !whole) append(ids, tokenizer.suffix_ids());
+  for (const int32_t id : ids)
+    BLIPFT_USER_CHECK(id >= 0 && id < settings.vocabulary, name, ": its prompt has a token with id ", id,
+                      ", the model's vocabulary has ", settings.vocabulary,
+                      " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
+  const auto size = static_cast<int64_t>(ids.size());
+  if (settings.max_tokens > 0 && size > settings.max_tokens) {
+    // The end of a prompt says what is asked for; what begins every text says to many models that it is one.
+    int64_t kept = 0;
+    for (const int32_t id : whole ? std::vector{tokenizer.bos_id().value_or(-1)} : tokenizer.prefix_ids())
+      kept += kept < settings.max_tokens && ids[static_cast<size_t>(kept)] == id;
+    ids.erase(ids.begin() + kept, ids.begin() + kept + (size - settings.max_tokens));
+    if (cut) *cut = true;
+  }
+  return ids;
+}
+
+PromptedSample prompted(const Dataset::Prompt& prompt, const Tokenizer& tokenizer, const PromptSettings& settings,
+                        int64_t index) {
+  PromptedSample sample{prompt.name, prompt.id, {}, {}, prompt.picture.empty() ? -1 : index, false};
+  sample.ids = ids_of(prompt.text, prompt.whole, tokenizer, settings, prompt.name, &sample.cut);
+  sample.instruction = settings.instructions.ids(prompt.text, prompt.name);
+  return sample;
+}
+
+/// Those that the samples before had not: what one sample has twice, as answers of several people, stays so.
+void add_references(PromptedSample& sample, const std::vector<std::string>& references) {
+  const std::vector<std::string> before = sample.references;
+  for (const std::string& reference : references)
+    if (std::find(before.begin(), before.end(), reference) == before.end()) sample.references.push_back(reference);
+}
+
+}  // namespace
+
+PromptedSample prompt_of_sample(const Dataset& dataset, int64_t index, const Tokenizer& tokenizer,
+                                const PromptSettings& settings) {
+  const Dataset::Prompt prompt = dataset.read_prompt(index);
+  PromptedSample sample = prompted(prompt, tokenizer, settings, index);
+  add_references(sample, prompt.references);
+  return sample;
+}
+
+std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tokenizer& tokenizer,
+                                               const PromptSettings& settings, int64_t most) {
+  std::vector<PromptedSample> samples;
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> places;  // picture, id, text
+  const int64_t count = most > 0 ? std::min(most, dataset.size()) : dataset.size();
+  for (int64_t i = 0; i < count; ++i) {
+    const Dataset::Prompt prompt = dataset.read_prompt(i);
+    size_t place = samples.size();
+    if (!prompt.picture.empty()) place = places.try_emplace({prompt.picture, prompt.id, prompt.text}, place).first->second;
+    if (place == samples.size()) samples.push_back(prompted(prompt, tokenizer, settings, i));
+    add_references(samples[place], prompt.references);
+  }
+  return samples;
+}
+
+std::vector<int32_t> prompt_of_text(const std::string& text, PromptForm form, const Tokenizer& tokenizer,
+                                    const TextSettings& texts, const PromptSettings& settings, const std::string& place) {
+  if (form == PromptForm::text) return ids_of(text, false, tokenizer, settings, place, nullptr);
+  const std::string chat = render_prompt(texts.chat_template, {{"user", text}}, texts, place);
+  return ids_of(chat, true, tokenizer, settings, place, nullptr);
+}
+
+Dataset::Prompt Dataset::read_prompt(int64_t index) const {
+  const Sample sample = read(index);
+  Prompt prompt{sample.name, "", sample.picture ? sample.name : "", "", false, {}};
+  for (const Segment& segment : sample.segments)
+    if (!segment.text.empty()) prompt.references.push_back(segment.text);
+  return prompt;
+}
+
+Dataset::SplitGroup Dataset::split_group(int64_t index) const {
+  try {
+    const Prompt prompt = read_prompt(index);
+    if (!prompt.picture.empty()) return {prompt.picture, false};
+    return {prompt.text, true};
+  } catch (const UserError&) {             // whoever reads the sample reports it
+    return {};
+  }
+}
+
+}  // namespace blipft

@@ -1,0 +1,66 @@
+// Prepared samples kept from one epoch to the next.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "loading/sample_text.h"
+
+namespace blipft {
+
+/// A sample as a step wants it.
+struct PreparedSample {
+  std::vector<uint8_t> pixels;   ///< [P, P, 3], empty if the model reads no pictures
+  TokenizedAnswers text;         ///< truncated, not padded
+};
+
+/// Least-recently-used cache of prepared samples by dataset index, bounded in bytes. Thread-safe.
+class SampleCache {
+ public:
+  explicit SampleCache(int64_t limit_bytes) : limit_(limit_bytes) {}
+
+  /// Null when it is not there.
+  std::shared_ptr<const PreparedSample> find(int64_t sample) {
+    std::lock_guard lock(mutex_);
+    const auto found = places_.find(sample);
+    if (found == places_.end()) return nullptr;
+    order_.splice(order_.begin(), order_, found->second);
+    return found->second->prepared;
+  }
+
+  void insert(int64_t sample, std::shared_ptr<const PreparedSample> prepared) {
+    const int64_t bytes = static_cast<int64_t>(prepared->pixels.size()) + prepared->text.tokens() * kTokenBytes;
+    std::lock_guard lock(mutex_);
+    if (bytes > limit_ || places_.contains(sample)) return;
+    for (; bytes_ + bytes > limit_; order_.pop_back()) {
+      bytes_ -= order_.back().bytes;
+      places_.erase(order_.back().sample);
+    }
+    order_.push_front({sample, bytes, std::move(prepared)});
+    places_[sample] = order_.begin();
+    bytes_ += bytes;
+  }
+
+  int64_t bytes() const {
+    std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+
+ private:
+  static constexpr int64_t kTokenBytes = sizeof(int32_t) + sizeof(uint8_t);
+  struct Item {
+    int64_t sample, bytes;
+    std::shared_ptr<const PreparedSample> prepared;
+  };
+  mutable std::mutex mutex_;
+  const int64_t limit_;
+  int64_t bytes_ = 0;
+  std::list<Item> order_;  // most recently used first
+  std::unordered_map<int64_t, std::list<Item>::iterator> places_;
+};
+
+}  // namespace blipft

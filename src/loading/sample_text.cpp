@@ -1,0 +1,229 @@
+// The text of a sample; see sample_text.h.
+#include "loading/sample_text.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "blipft/error.h"
+#include "blipft/philox.h"
+
+namespace blipft {
+
+namespace {
+
+void append(TokenizedText& text, const std::vector<int32_t>& ids, bool learnt) {
+  text.ids.insert(text.ids.end(), ids.begin(), ids.end());
+  text.learnt.resize(text.ids.size(), learnt);
+}
+
+TokenizedText joined_text(const Dataset::Sample& sample, const Tokenizer& tokenizer) {
+  TokenizedText text;
+  append(text, tokenizer.prefix_ids(), sample.segments.front().learnt);
+  for (const Dataset::Segment& segment : sample.segments)
+    append(text, tokenizer.encode_plain(segment.text), segment.learnt);
+  const bool learnt = sample.segments.back().learnt;
+  if (sample.ends.value_or(true)) append(text, tokenizer.suffix_ids(), learnt);
+  if (!sample.ends.value_or(false)) return text;
+  const std::optional<int32_t> end = tokenizer.eos_id();
+  BLIPFT_USER_CHECK(end, sample.name, ": the end token is to stand behind this text, and the tokenizer's files name ",
+                    "none: name an eos_token in tokenizer_config.json, or set data.append_eos to false");
+  if (text.ids.empty() || text.ids.back() != *end) append(text, {*end}, learnt);
+  return text;
+}
+
+TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokenizer) {
+  std::string all;
+  TextPlaces places;                        // first and last byte of each learnt segment
+  for (const Dataset::Segment& segment : sample.segments) {
+    if (segment.learnt && !segment.text.empty())
+      for (const size_t byte : {all.size(), all.size() + segment.text.size() - 1}) places.bytes.push_back(byte);
+    all += segment.text;
+  }
+  TokenizedText text;
+  append(text, tokenizer.encode_with_places(all, places), false);
+  for (size_t i = 0; i + 1 < places.ids.size() && !text.ids.empty(); i += 2) {
+    const size_t last = std::min(places.ids[i + 1], text.ids.size() - 1);
+    for (size_t id = places.ids[i]; id <= last; ++id) text.learnt[id] = true;
+  }
+  return text;
+}
+
+/// What stands before all that is learnt.
+std::string instruction_of(const Dataset::Sample& sample) {
+  std::string text;
+  for (const Dataset::Segment& segment : sample.segments) {
+    if (segment.learnt) break;
+    text += segment.text;
+  }
+  return text;
+}
+
+/// `ids` with the tokenizer's special tokens around them, at most `most` in all: what is cut are the last of `ids`.
+std::vector<int32_t> surrounded(std::vector<int32_t> ids, const Tokenizer& tokenizer, int64_t most, bool& cut) {
+  const std::vector<int32_t> before = tokenizer.prefix_ids(), behind = tokenizer.suffix_ids();
+  const int64_t room = std::max<int64_t>(0, most - static_cast<int64_t>(before.size() + behind.size()));
+  if (static_cast<int64_t>(ids.size()) > room) {
+    cut = true;
+    ids.resize(static_cast<size_t>(room));
+  }
+  ids.insert(ids.begin(), before.begin(), before.end());
+  ids.insert(ids.end(), behind.begin(), behind.end());
+  return ids;
+}
+
+/// What an encoder reads, and behind `start` what a decoder says.
+TokenizedText two_texts(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t most, int32_t start) {
+  BLIPFT_USER_CHECK(!sample.whole, sample.name, ": a conversation, and the model has an encoder for the prompt and a ",
+                    "decoder for the answer; give records of \"prompt\" and \"completion\", or of \"instruction\" and ",
+                    "\"output\"");
+  std::vector<int32_t> source;
+  for (size_t i = 0; i + 1 < sample.segments.size(); ++i)
+    for (const int32_t id : tokenizer.encode_plain(sample.segments[i].text)) source.push_back(id);
+  TokenizedText text;
+  text.source = surrounded(std::move(source), tokenizer, most, text.cut);
+  if (text.source.empty()) text.source.push_back(start);  // an encoder reads one row at least
+  append(text, {start}, false);
+  append(text, surrounded(tokenizer.encode_plain(sample.segments.back().text), tokenizer, most - 1, text.cut), true);
+  return text;
+}
+
+/// Whether texts that are encoded apart read as words apart.
+bool puts_spaces(const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = tokenizer.encode_plain("a");
+  for (const int32_t id : tokenizer.encode_plain("b")) ids.push_back(id);
+  try {
+    return tokenizer.decode(ids) == "a b";
+  } catch (const UserError&) {             // it makes no text of ids
+    return false;
+  }
+}
+
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+}  // namespace
+
+const TokenizedText& TokenizedAnswers::drawn(uint64_t seed, int64_t pass) const {
+  if (texts.size() == 1) return texts.front();
+  if (pass < 0)
+    return texts[static_cast<size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin())];
+  constexpr uint32_t purpose = 0x616e7377u;  // beside those of RandomOrder
+  const Philox4 words = philox({static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32),
+                                static_cast<uint32_t>(pass), purpose},
+                               static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  double left = std::accumulate(weights.begin(), weights.end(), 0.0) * (static_cast<double>(words.x) * 0x1p-32);
+  for (size_t i = 0; i + 1 < texts.size(); ++i) {
+    if (left < weights[i]) return texts[i];
+    left -= weights[i];
+  }
+  return texts.back();
+}
+
+int64_t TokenizedAnswers::most_tokens() const {
+  int64_t most = 0;
+  for (const TokenizedText& text : texts) most = std::max(most, text.size());
+  return most;
+}
+
+int64_t TokenizedAnswers::tokens() const {
+  int64_t sum = 0;
+  for (const TokenizedText& text : texts) sum += text.rows() + static_cast<int64_t>(text.instruction.size());
+  return sum;
+}
+
+TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
+                                  int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start) {
+  if (sample.answers.empty())
+    return tokenize(sample, tokenizer, max_tokens, vocabulary, instructions, decoder_start);
+  const std::string& prompt = sample.segments.front().text;
+  const bool apart = decoder_start >= 0 || sample.segments.size() == 1 || prompt.empty() || is_space(prompt.back()) ||
+                     puts_spaces(tokenizer);
+  TokenizedAnswers all;
+  all.texts.clear();
+  all.weights.clear();
+  all.number = sample.number;
+  Dataset::Sample one = sample;
+  one.picture.reset();
+  for (const Dataset::Answer& answer : sample.answers) {
+    const bool spaced = apart || answer.text.empty() || is_space(answer.text.front());
+    one.segments.back().text = (spaced ? "" : " ") + answer.text;
+    all.texts.push_back(tokenize(one, tokenizer, max_tokens, vocabulary, instructions, decoder_start));
+    all.weights.push_back(answer.weight);
+  }
+  return all;
+}
+
+TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
+                       int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start) {
+  BLIPFT_CHECK(!sample.segments.empty(), sample.name, ": a sample without text");
+  TokenizedText text = decoder_start >= 0 ? two_texts(sample, tokenizer, max_tokens, decoder_start)
+                       : sample.whole     ? whole_text(sample, tokenizer)
+                                          : joined_text(sample, tokenizer);
+  text.cut |= text.size() > max_tokens;
+  const size_t limit = static_cast<size_t>(std::min(max_tokens, text.size()));
+  text.ids.resize(limit);
+  text.learnt.resize(limit);
+  std::vector<int32_t> ids = text.source;
+  ids.insert(ids.end(), text.ids.begin(), text.ids.end());
+  for (const int32_t id : ids)
+    BLIPFT_USER_CHECK(id >= 0 && id < vocabulary, sample.name, ": its text has a token with id ", id,
+                      ", the model's vocabulary has ", vocabulary,
+                      " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
+  if (instructions.tokenizer) text.instruction = instructions.ids(instruction_of(sample), sample.name);
+  return text;
+}
+
+std::vector<int32_t> InstructionReader::ids(const std::string& text, const std::string& name) const {
+  if (!tokenizer) return {};
+  std::vector<int32_t> result = tokenizer->prefix_ids(), behind = tokenizer->suffix_ids();
+  const std::vector<int32_t> plain = tokenizer->encode_plain(text);
+  const auto room = std::max<int64_t>(0, max_tokens - static_cast<int64_t>(result.size() + behind.size()));
+  result.insert(result.end(), plain.begin(), plain.begin() + std::min(room, static_cast<int64_t>(plain.size())));
+  result.insert(result.end(), behind.begin(), behind.end());
+  result.resize(static_cast<size_t>(std::min(max_tokens, static_cast<int64_t>(result.size()))));
+  for (const int32_t id : result)
+    BLIPFT_USER_CHECK(id >= 0 && id < vocabulary, name, ": its instruction has a token with id ", id,
+                      ", the Q-Former's vocabulary has ", vocabulary,
+                      " ids (qformer_config.vocab_size in config.json); use the tokenizer that belongs to the model");
+  return result;
+}
+
+InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
+                                          int64_t max_tokens) {
+  if (!inputs) return {};
+  return {load_tokenizer(concat(model_directory, "/", inputs.tokenizer)), inputs.vocabulary,
+          std::min(max_tokens, inputs.max_tokens)};
+}
+
+void check_text_length(const Config& config, const ModelInputs& inputs) {
+  BLIPFT_USER_CHECK(config.data.max_text_tokens <= inputs.max_text_tokens, place_of(config, "data.max_text_tokens"),
+                    ": data.max_text_tokens: found ", config.data.max_text_tokens,
+                    config.places.contains("data.max_text_tokens") ? "" : " (the default)", ", expected at most ",
+                    inputs.max_text_tokens, ": the model has ", inputs.prefix_rows + inputs.max_text_tokens,
+                    " positions (config.json: max_position_embeddings), of which ", inputs.prefix_rows,
+                    " come before the text");
+}
+
+void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer) {
+  check_text_length(config, inputs);
+  const int32_t padding = tokenizer.pad_id();
+  for (const std::vector<int32_t>& ids : {tokenizer.prefix_ids(), tokenizer.suffix_ids()})
+    for (const int32_t id : ids)
+      BLIPFT_USER_CHECK(id >= 0 && id < inputs.vocabulary, config.model.path,
+                        ": the tokenizer's files put a token with ",
+                        "id ", id, " around every text (post_processor, or bos_token and eos_token), the model's ",
+                        "vocabulary has ", inputs.vocabulary, " ids (vocab_size in config.json); use the tokenizer ",
+                        "that belongs to the model");
+  BLIPFT_USER_CHECK(!config.train.loss_on_padding || (padding >= 0 && padding < inputs.vocabulary),
+                    place_of(config, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",
+                    "token ", padding < 0 ? "is missing" : concat("has id ", padding), ", the model's vocabulary has ",
+                    inputs.vocabulary, " ids (vocab_size in config.json); set it to false, or use the tokenizer that ",
+                    "belongs to the model");
+}
+
+int32_t padding_id(const Tokenizer& tokenizer, int64_t vocabulary) {
+  for (const int32_t id : {tokenizer.pad_id(), tokenizer.eos_id().value_or(-1)})
+    if (id >= 0 && id < vocabulary) return id;
+  return 0;
+}
+
+}  // namespace blipft

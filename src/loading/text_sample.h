@@ -1,0 +1,20 @@
+// What steps of texts that nobody surveys have on the average: captions of pictures, by a few of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "blipft/datasets.h"
+
+namespace blipft {
+
+/// Tokens of at most `most` texts of the dataset, evenly spread, as a step would have them: cut to data.max_text_tokens,
+/// of several captions the first. Reads no picture. Samples whose text cannot be read are left out.
+std::vector<int64_t> sampled_text_lengths(const Config& config, const Dataset& dataset, const Tokenizer& tokenizer,
+                                          int64_t vocabulary, int64_t most = 256);
+
+/// The mean of what steps of such texts take of `shapes` (ascending); the last one where there are none.
+TextShape mean_text_shape(const Config& config, const std::vector<int64_t>& lengths,
+                          const std::vector<TextShape>& shapes);
+
+}  // namespace blipft

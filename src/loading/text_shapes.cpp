@@ -1,0 +1,149 @@
+// Text shapes; see text_shapes.h.
+#include "loading/text_shapes.h"
+
+#include <bit>
+#include <limits>
+#include <numeric>
+
+#include "blipft/loading.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kLengthMultiple = 8;
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// A step needs one token to see and one to predict.
+int64_t longest_text(const DataSection& data) { return std::max<int64_t>(data.max_text_tokens, 2); }
+
+}  // namespace
+
+bool packs_text(const Config& config) {
+  if (config.data.text_padding == TextPadding::packed) return true;
+  return config.data.text_padding == TextPadding::automatic && !config.train.loss_on_padding;
+}
+
+bool balances_micro_batches(const Config& config) {
+  return packs_text(config) && config.train.accumulate_grad_batches > 1 &&
+         config.train.loss_normalization == LossNormalization::tokens;
+}
+
+int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size) {
+  if (!packed) return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  int64_t most = 0;
+  for (; !lengths.empty(); lengths = lengths.subspan(static_cast<size_t>(batch_size))) {
+    int64_t rows = 0;
+    for (const int64_t length : lengths.first(static_cast<size_t>(batch_size))) rows += rows_of_text(length);
+    most = std::max(most, rows);
+  }
+  return most;
+}
+
+// best[j]: the least sum for the first j + 1 sizes, of which the last is taken; one more size may be taken each round.
+std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most) {
+  std::vector<int64_t> sizes, below{0};    // below[i]: needs of the first i sizes together
+  for (const auto& [size, count] : counts) {
+    sizes.push_back(size);
+    below.push_back(below.back() + count);
+  }
+  const size_t n = sizes.size();
+  if (n <= most) return sizes;
+  std::vector<int64_t> best(n);
+  for (size_t j = 0; j < n; ++j) best[j] = sizes[j] * below[j + 1];
+  std::vector<std::vector<size_t>> before;  // [round][j]: the size taken before j
+  for (size_t taken = 1; taken < most; ++taken) {
+    std::vector<int64_t> better(n, std::numeric_limits<int64_t>::max());
+    std::vector<size_t> from(n, 0);
+    for (size_t j = taken; j < n; ++j)
+      for (size_t i = taken - 1; i < j; ++i) {
+        const int64_t sum = best[i] + sizes[j] * (below[j + 1] - below[i + 1]);
+        if (sum < better[j]) better[j] = sum, from[j] = i;
+      }
+    best = std::move(better);
+    before.push_back(std::move(from));
+  }
+  std::vector<int64_t> chosen(most);
+  size_t j = n - 1;
+  for (size_t k = most; k-- > 0;) {
+    chosen[k] = sizes[j];
+    if (k > 0) j = before[k - 1][j];
+  }
+  return chosen;
+}
+
+namespace {
+
+std::vector<TextShape> shapes_of_one_text(const Config& config) {
+  const int64_t longest = longest_text(config.data), batch = config.train.batch_size;
+  std::vector<TextShape> shapes;
+  if (packs_text(config)) {
+    // Each shape is a program of its own: at most 32 of them.
+    const int64_t most = batch * longest;
+    const auto part = std::bit_ceil(static_cast<uint64_t>((most + 31) / 32));
+    const int64_t multiple = std::max<int64_t>(8, static_cast<int64_t>(part));
+    for (int64_t rows = round_up(batch + 1, multiple); rows < most; rows += multiple) shapes.push_back({longest, rows});
+    shapes.push_back({longest, most});
+    return shapes;
+  }
+  if (config.data.text_padding != TextPadding::max)
+    for (int64_t length = kLengthMultiple; length < longest; length += kLengthMultiple) shapes.push_back({length, 0});
+  shapes.push_back({longest, 0});
+  return shapes;
+}
+
+/// At most `most` of them, the last among them.
+std::vector<TextShape> thinned(const std::vector<TextShape>& shapes, size_t most) {
+  const size_t step = (shapes.size() + most - 1) / most;
+  std::vector<TextShape> some;
+  for (size_t i = (shapes.size() - 1) % step; i < shapes.size(); i += step) some.push_back(shapes[i]);
+  return some;
+}
+
+}  // namespace
+
+std::vector<TextShape> possible_text_shapes(const Config& config, bool has_source) {
+  const std::vector<TextShape> shapes = shapes_of_one_text(config);
+  if (!has_source) return shapes;
+  constexpr size_t kTexts = 8, kSources = 4;  // of which each pair is a program of its own
+  std::vector<TextShape> pairs;
+  for (const TextShape& text : thinned(shapes, kTexts))
+    for (const TextShape& source : thinned(shapes, kSources)) {
+      pairs.push_back(text);
+      pairs.back().source_tokens = source.tokens, pairs.back().packed_source_rows = source.packed_rows;
+    }
+  std::stable_sort(pairs.begin(), pairs.end(), [](const TextShape& a, const TextShape& b) {
+    return size_of(a).all() < size_of(b).all();
+  });
+  return pairs;
+}
+
+TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size) {
+  std::vector<int64_t> lengths, sources, instructions;
+  for (const BatchSample& sample : samples) {
+    lengths.push_back(sample.text.size());
+    sources.push_back(sample.text.source_size());
+    instructions.push_back(static_cast<int64_t>(sample.text.instruction.size()));
+  }
+  const bool packed = shapes.back().packed();
+  TextNeed need{needed_size(packed, lengths, batch_size), needed_size(packed, sources, batch_size)};
+  int64_t& with_instruction = shapes.back().source_tokens > 0 ? need.source : need.text;
+  with_instruction = std::max(with_instruction, needed_size(packed, instructions, batch_size));
+  return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) { return holds(shape, need); });
+}
+
+std::vector<size_t> balanced_order(std::span<const int64_t> lengths, int64_t groups) {
+  const size_t count = lengths.size(), many = static_cast<size_t>(groups);
+  std::vector<size_t> longest_first(count), order(count);
+  std::iota(longest_first.begin(), longest_first.end(), size_t{0});
+  std::stable_sort(longest_first.begin(), longest_first.end(),
+                   [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
+  for (size_t i = 0; i < count; ++i) {
+    const size_t round = i / many, group = round % 2 == 0 ? i % many : many - 1 - i % many;
+    order[group * (count / many) + round] = longest_first[i];
+  }
+  return order;
+}
+
+}  // namespace blipft

@@ -1,0 +1,98 @@
+// Texts that are known before a run begins: all are tokenized, by threads, before memory is planned. The plan is then
+// for the steps that will come, the loader need not tokenize again, and what has nothing to learn is left out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/config.h"
+#include "blipft/loading.h"
+#include "loading/sample_text.h"
+
+namespace blipft {
+
+/// Some samples of a dataset as one.
+class DatasetSubset final : public Dataset {
+ public:
+  DatasetSubset(std::shared_ptr<const Dataset> whole, std::vector<int64_t> samples)
+      : whole_(std::move(whole)), samples_(std::move(samples)) {}
+  int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
+  Sample read(int64_t index) const override { return whole_->read(samples_.at(static_cast<size_t>(index))); }
+  Prompt read_prompt(int64_t index) const override {
+    return whole_->read_prompt(samples_.at(static_cast<size_t>(index)));
+  }
+  int64_t number_of(int64_t index) const override {
+    return whole_->number_of(samples_.at(static_cast<size_t>(index)));
+  }
+  bool has_pictures() const override { return whole_->has_pictures(); }
+  SplitGroup split_group(int64_t index) const override {
+    return whole_->split_group(samples_.at(static_cast<size_t>(index)));
+  }
+  void check_picture_formats() const override { whole_->check_picture_formats(); }
+  void identify(const Take& take) const override { whole_->identify(take); }
+  void identify_contents(const Take& take) const override { whole_->identify_contents(take); }
+
+ private:
+  std::shared_ptr<const Dataset> whole_;
+  std::vector<int64_t> samples_;
+};
+
+class TextSurvey {
+ public:
+  struct Settings {
+    int64_t samples = 0;                     ///< the first so many of the dataset, at most; 0: all
+    int64_t max_text_tokens = 0, vocabulary = 0;
+    int64_t threads = 1;
+    int64_t most_bytes = int64_t{2} << 30;   ///< of host memory for ids: where they take more, lengths alone are kept
+    bool skip_bad = false;                   ///< samples that cannot be read or tokenized are left out
+    int32_t decoder_start = -1;              ///< see ModelInputs
+  };
+  /// Throws the error of the first sample whose text cannot be read or tokenized, unless it skips them. The same on
+  /// every rank.
+  TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const Settings& settings);
+
+  int64_t surveyed() const { return surveyed_; }
+  /// Those with something to learn, ascending; the others are left out. Elements of what follows belong to them.
+  const std::vector<int64_t>& samples() const { return samples_; }
+  const std::vector<int64_t>& lengths() const { return lengths_; }  ///< tokens, cut to max_text_tokens; of several answers the most
+  const std::vector<int64_t>& source_lengths() const { return source_lengths_; }  ///< the same of sources; zeros: there are none
+  bool has_texts() const { return !texts_.empty(); }
+  const TokenizedAnswers& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
+
+  int64_t cut() const { return cut_; }       ///< of all texts, those longer than max_text_tokens
+  int64_t bad() const { return bad_; }       ///< that cannot be read or tokenized
+  const std::vector<std::string>& bad_texts() const { return bad_texts_; }  ///< what is wrong with the first few
+  /// With nothing to learn, the bad ones not among them.
+  int64_t left_out() const { return surveyed_ - bad_ - static_cast<int64_t>(samples_.size()); }
+  const std::vector<std::string>& left_out_names() const { return left_out_names_; }  ///< the first few
+
+ private:
+  int64_t surveyed_ = 0, cut_ = 0, bad_ = 0;
+  std::vector<int64_t> samples_, lengths_, source_lengths_;
+  std::vector<TokenizedAnswers> texts_;         // empty: they took too much
+  std::vector<std::string> left_out_names_, bad_texts_;
+};
+
+/// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first `asked` (0:
+/// all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from, when none
+/// has.
+SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
+                         const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key = "data.path");
+/// What was found: how many texts, how many cut, how many left out, and the names of the first of these.
+std::string survey_text(const Config& config, const TextSurvey& survey);
+
+/// At most 16 text shapes, ascending, that hold every micro-batch of the run on `world` ranks with the least rows of
+/// padding; T is the longest text, rounded up. All steps are looked at, up to some ten million samples; behind that the
+/// last shape holds whatever may come. With validation samples, the steps of one validation count too. Both have texts.
+/// The same on every rank.
+std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples,
+                                            const SampleSet& validation = {});
+
+/// The mean of `shapes`, which surveyed_text_shapes() chose for such a run, over the run's steps: what a step's
+/// micro-batches take on the average.
+TextShape mean_text_shape(const Config& config, int64_t world, const SampleSet& samples,
+                          const std::vector<TextShape>& shapes);
+
+}  // namespace blipft

@@ -1,0 +1,119 @@
+// decode_webp: through libwebp, where the build has it (the Makefile looks for its headers).
+#include "pictures/image_webp.h"
+
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#ifdef BLIPFT_WEBP
+#include <webp/decode.h>
+#include <webp/demux.h>
+#endif
+
+#include "blipft/error.h"
+#include "pictures/image_orientation.h"
+#include "pictures/image_pixels.h"
+
+namespace blipft {
+
+bool is_webp(const uint8_t* bytes, size_t size) {
+  return size >= 12 && !std::memcmp(bytes, "RIFF", 4) && !std::memcmp(bytes + 8, "WEBP", 4);
+}
+
+#ifndef BLIPFT_WEBP
+
+bool reads_webp() { return false; }
+
+Image decode_webp(const uint8_t*, size_t, const std::string& name, const DecodeSettings&) {
+  throw UserError(concat("cannot decode the picture ", name, ": it is a WebP, and this program was built without libwebp; ",
+                         "install libwebp-dev and build again (make setup and make do it), or store it as JPEG or PNG"));
+}
+
+#else
+
+namespace {
+
+/// The content of the first chunk of this kind; empty: there is none.
+std::string chunk(const uint8_t* bytes, size_t size, std::string_view kind) {
+  for (size_t at = 12; size - at >= 8;) {          // behind the signature: name, length, content, perhaps a byte of padding
+    const size_t length = static_cast<size_t>(bytes[at + 4]) | static_cast<size_t>(bytes[at + 5]) << 8 |
+                          static_cast<size_t>(bytes[at + 6]) << 16 | static_cast<size_t>(bytes[at + 7]) << 24;
+    const size_t left = size - at - 8;
+    if (length > left) return {};
+    const auto* text = reinterpret_cast<const char*>(bytes + at);
+    if (std::string_view(text, 4) == kind) return {text + 8, length};
+    if (left - length < length % 2) return {};
+    at += 8 + length + length % 2;
+  }
+  return {};
+}
+
+const char* reason(VP8StatusCode status) {
+  switch (status) {
+    case VP8_STATUS_NOT_ENOUGH_DATA:
+    case VP8_STATUS_SUSPENDED: return "the data end too early";
+    case VP8_STATUS_OUT_OF_MEMORY: return "it takes more memory than there is";
+    case VP8_STATUS_UNSUPPORTED_FEATURE: return "it has a feature that libwebp does not know";
+    default: return "its data are broken";
+  }
+}
+
+/// `pixels` [height, width, channels]: 3 or 4 as `mode` says.
+void decode_still(const uint8_t* bytes, size_t size, WEBP_CSP_MODE mode, const Image& image, uint8_t* pixels,
+                  const std::string& name) {
+  WebPDecoderConfig config;
+  BLIPFT_CHECK(WebPInitDecoderConfig(&config), "libwebp could not start");
+  const int64_t row = image.width * (mode == MODE_RGBA ? 4 : 3);
+  config.output.colorspace = mode;
+  config.output.is_external_memory = 1;
+  config.output.u.RGBA = {pixels, static_cast<int>(row), static_cast<size_t>(row * image.height)};
+  const VP8StatusCode status = WebPDecode(bytes, size, &config);
+  if (status != VP8_STATUS_OK) refuse_picture(name, reason(status));
+}
+
+/// The first frame, [height, width, 4].
+void decode_first_frame(const uint8_t* bytes, size_t size, const Image& image, uint8_t* pixels, const std::string& name) {
+  const WebPData data = {bytes, size};
+  const std::unique_ptr<WebPAnimDecoder, void (*)(WebPAnimDecoder*)> decoder(WebPAnimDecoderNew(&data, nullptr),
+                                                                            WebPAnimDecoderDelete);
+  uint8_t* frame = nullptr;
+  int time = 0;
+  if (!decoder || !WebPAnimDecoderGetNext(decoder.get(), &frame, &time)) refuse_picture(name, "its data are broken");
+  std::memcpy(pixels, frame, static_cast<size_t>(image.width * image.height * 4));
+}
+
+}  // namespace
+
+bool reads_webp() { return true; }
+
+Image decode_webp(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  WebPBitstreamFeatures features;
+  const VP8StatusCode status = WebPGetFeatures(bytes, size, &features);
+  if (status != VP8_STATUS_OK) refuse_picture(name, reason(status));
+  Image image;
+  set_picture_size(image, features.width, features.height, name);
+  const size_t pixels = static_cast<size_t>(image.width * image.height);
+  if (!features.has_alpha && !features.has_animation) {
+    // Not filled before: a short file may promise any size.
+    const std::unique_ptr<uint8_t[]> rgb(new uint8_t[pixels * 3]);
+    decode_still(bytes, size, MODE_RGB, image, rgb.get(), name);
+    image.rgb.assign(rgb.get(), rgb.get() + pixels * 3);
+  } else {
+    const std::unique_ptr<uint8_t[]> rgba(new uint8_t[pixels * 4]);
+    if (features.has_animation) decode_first_frame(bytes, size, image, rgba.get(), name);
+    else decode_still(bytes, size, MODE_RGBA, image, rgba.get(), name);
+    const bool blends = settings.white_background && features.has_alpha;
+    image.rgb.resize(pixels * 3);
+    for (size_t i = 0; i < pixels; ++i) {
+      const uint8_t alpha = blends ? rgba[4 * i + 3] : uint8_t{255};
+      for (size_t c = 0; c < 3; ++c)
+        image.rgb[3 * i + c] = alpha == 255 ? rgba[4 * i + c] : on_white(rgba[4 * i + c], alpha);
+    }
+  }
+  if (!settings.exif_orientation) return image;
+  return turned(std::move(image), picture_orientation(chunk(bytes, size, "EXIF"), chunk(bytes, size, "XMP ")));
+}
+
+#endif
+
+}  // namespace blipft

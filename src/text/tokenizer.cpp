@@ -1,0 +1,297 @@
+// The tokenizer of byte-pair encoding, and of Unigram and WordPiece in its place: added tokens are cut out of the text,
+// the rest is normalised, split into words and merged.
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "blipft/text.h"
+#include "blipft/error.h"
+#include "text/tokenizer_base.h"
+#include "text/tokenizer_bpe.h"
+#include "text/tokenizer_sentencepiece.h"
+#include "text/tokenizer_unigram.h"
+#include "text/tokenizer_wordpiece.h"
+#include "text/unicode.h"
+
+namespace blipft {
+namespace {
+
+/// Normalising may make a text longer; a file whose steps double it again and again is refused.
+constexpr size_t most_growth = 64, most_growth_of_short = size_t{1} << 16;
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to,
+                     size_t most = std::string::npos) {
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  for (size_t at = 0; at < text.size();) {
+    const size_t found = std::min(text.find(from, at), text.size());
+    out += text.substr(at, found - at);
+    if (found < text.size()) out += to;
+    if (out.size() > most) break;
+    at = found + from.size();
+  }
+  return out;
+}
+
+class BpeTokenizer final : public FileTokenizer {
+ public:
+  explicit BpeTokenizer(TokenizerSpec files) : FileTokenizer(std::move(files)), model_(take_model(), spec().file) {
+    if (spec().unigram) unigram_.emplace(*spec().unigram);
+    if (spec().word_piece) word_piece_.emplace(*spec().word_piece);
+    for (const NormalizerStep& step : spec().normalizer)
+      if (step.kind == NormalizerStep::Kind::precompiled) characters_.emplace_back(step.from, spec().file);
+    for (const AddedToken& token : spec().added) {
+      if (token.normalized) {
+        const std::string content = normalized(token.content);
+        normalized_tokens_.add(token, content);
+        // The Hugging Face library gives back what it looks for, and knows special tokens by their text.
+        if (content != token.content) table().add(token.id, content, false);
+      } else {
+        raw_tokens_.add(token, token.content);
+      }
+    }
+  }
+
+ private:
+  /// Normalised text between added tokens, or one of these.
+  struct Part {
+    TextPiece piece;
+    std::string text;    ///< as its words are taken from it
+    size_t begin = 0;    ///< in the normalised text
+    bool first = false;  ///< nothing stands before it
+    size_t first_id = 0;
+    std::vector<size_t> ends = {};  ///< of its ids, in `text`; filled when a place in it is looked up
+    size_t counted = 0, spaces = 0;  ///< how many spaces the first `counted` bytes of the piece have
+  };
+  /// The size of the first `raw` bytes of a piece when normalised. Places ascend, and each continues from the one before it.
+  struct NormalizedPrefix {
+    size_t raw = 0, size = 0;
+  };
+
+  std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
+                                   TextPlaces& places) const override {
+    BLIPFT_USER_CHECK((!unigram_ && !word_piece_) || places.bytes.empty(), spec().file, ": model.type is ",
+                      unigram_ ? "Unigram" : "WordPiece", ", which is for prompts and answers: conversations are not ",
+                      "supported with it");
+    const auto& infilling = spec().infilling;
+    const size_t mark = infilling ? text.find(infilling->mark) : std::string::npos;
+    if (mark == std::string::npos) return encode_all(text, options, places);
+    const size_t behind = mark + infilling->mark.size();
+    BLIPFT_USER_CHECK(text.find(infilling->mark, behind) == std::string::npos, spec().file, ": a text has ",
+                      infilling->mark, " more than once, expected one place to fill; correct the text");
+    BLIPFT_USER_CHECK(places.bytes.empty(), spec().file, ": a conversation has ", infilling->mark,
+                      ", which is for texts alone: take it out");
+    if (behind == text.size()) return encode_all(text.substr(0, mark), options, places);
+    std::vector<int32_t> ids = {infilling->prefix_id};
+    const auto add = [&](const std::string& part, int32_t id_behind) {
+      const std::vector<int32_t> more = encode_all(part, options, places);
+      ids.insert(ids.end(), more.begin(), more.end());
+      ids.push_back(id_behind);
+    };
+    add(" " + text.substr(0, mark), infilling->suffix_id);
+    add(text.substr(behind), infilling->middle_id);
+    return ids;
+  }
+
+  std::vector<int32_t> encode_all(const std::string& text, const EncodeOptions& options, TextPlaces& places) const {
+    std::vector<int32_t> ids;
+    std::vector<TextPiece> pieces;
+    raw_tokens_.split(text, options.split_special_tokens, pieces);
+    for (const TextPiece& piece : pieces) {
+      const size_t begin = static_cast<size_t>(piece.text.data() - text.data()), end = begin + piece.text.size();
+      const size_t first_id = ids.size();
+      if (piece.id >= 0) {
+        ids.push_back(piece.id);
+        resolve(places, end, [&](size_t) { return first_id; });
+        continue;
+      }
+      const std::string clean = normalized(piece.text);
+      std::vector<Part> parts = encode_clean(clean, begin == 0, options, ids);
+      const bool same = clean == piece.text;
+      NormalizedPrefix prefix;
+      resolve(places, end, [&](size_t byte) {
+        const size_t place = byte - begin;
+        return index_at(parts, ids, clean, same ? place : normalized_size(piece.text, place, prefix));
+      });
+    }
+    return ids;
+  }
+
+  /// Appends the ids of normalised text; `first`: nothing stands before it.
+  std::vector<Part> encode_clean(const std::string& clean, bool first, const EncodeOptions& options,
+                                 std::vector<int32_t>& ids) const {
+    std::vector<TextPiece> pieces;
+    normalized_tokens_.split(clean, options.split_special_tokens, pieces);
+    std::vector<Part> parts;
+    for (const TextPiece& piece : pieces) {
+      Part part{piece, {}, static_cast<size_t>(piece.text.data() - clean.data()), false, ids.size()};
+      part.first = first && part.begin == 0;
+      if (piece.id >= 0) {
+        ids.push_back(piece.id);
+      } else {
+        part.text = with_prefix(piece.text, part.first);
+        encode_words(part.text, ids);
+      }
+      parts.push_back(std::move(part));
+    }
+    return parts;
+  }
+
+  /// The index of the id that stands for byte `place` of the normalised text.
+  size_t index_at(std::vector<Part>& parts, const std::vector<int32_t>& ids, std::string_view clean,
+                  size_t place) const {
+    if (parts.empty()) return ids.size();
+    const auto behind = std::upper_bound(parts.begin() + 1, parts.end(), place,
+                                         [](size_t byte, const Part& one) { return byte < one.begin; });
+    const auto at = static_cast<size_t>(behind - parts.begin()) - 1;
+    Part& part = parts[at];
+    if (part.piece.id >= 0) return part.first_id;
+    const size_t end = at + 1 < parts.size() ? parts[at + 1].first_id : ids.size();
+    const std::span<const int32_t> own = std::span(ids).subspan(part.first_id, end - part.first_id);
+    const size_t place_there = size_with_prefix(clean.substr(part.begin), place - part.begin, part);
+    if (part.ends.empty()) part.ends = model_.ends_of(part.text, own);
+    const auto found = std::upper_bound(part.ends.begin(), part.ends.end(), place_there);
+    const auto index = static_cast<size_t>(found - part.ends.begin());
+    return part.first_id + std::min(index, std::max<size_t>(own.size(), 1) - 1);
+  }
+
+  std::string normalized(std::string_view text) const {
+    std::string out(text);
+    const size_t most = text.size() * most_growth + most_growth_of_short;
+    size_t table = 0;
+    for (const NormalizerStep& step : spec().normalizer) {
+      if (step.kind == NormalizerStep::Kind::precompiled) out = characters_[table++].normalized(out);
+      if (step.kind == NormalizerStep::Kind::bert) out = bert_normalized(out, step.bert);
+      if (step.kind == NormalizerStep::Kind::nfc) out = unicode::nfc(out);
+      if (step.kind == NormalizerStep::Kind::prepend && !out.empty()) out.insert(0, step.to);
+      if (step.kind == NormalizerStep::Kind::replace) out = replaced(out, step.from, step.to, most);
+      BLIPFT_USER_CHECK(out.size() <= most, spec().file, ": its normalizer makes a text of ", text.size(),
+                        " bytes longer than ", most, "; expected one that keeps texts about as long");
+    }
+    return out;
+  }
+
+  /// The size of normalised text before a place. Normalising begins anew at an ASCII character, which never combines with
+  /// what is before it, so that a text of many places takes linear time.
+  size_t normalized_size(std::string_view text, size_t place, NormalizedPrefix& known) const {
+    const auto& steps = spec().normalizer;
+    const auto joins = [](const NormalizerStep& step) {
+      return step.kind == NormalizerStep::Kind::replace && step.from.size() > 1;
+    };
+    if (place < known.raw || std::any_of(steps.begin(), steps.end(), joins)) return normalized(text.substr(0, place)).size();
+    const auto size_of = [&](size_t from, size_t to) {
+      const size_t size = normalized(text.substr(from, to - from)).size();
+      return size - (from > 0 && to > from ? normalized("a").size() - 1 : 0);  // without what is put before a text
+    };
+    size_t cut = place;
+    while (cut > known.raw && (cut == text.size() || static_cast<unsigned char>(text[cut]) >= 0x80)) --cut;
+    known = {cut, known.size + size_of(known.raw, cut)};
+    return known.size + size_of(cut, place);
+  }
+
+  /// Normalised text between added tokens as its words are taken from it; `first`: nothing stands before it.
+  std::string with_prefix(std::string_view text, bool first) const {
+    const auto& metaspace = spec().metaspace;
+    if (unigram_) return std::string(text);  // each word has its own
+    if (!metaspace) return (spec().add_prefix_space && !text.starts_with(' ') ? " " : "") + std::string(text);
+    std::string marked = replaced(text, " ", metaspace->replacement);
+    const bool prepend = metaspace->prepend == Metaspace::Prepend::always ||
+                         (metaspace->prepend == Metaspace::Prepend::first && first);
+    if (prepend && !marked.starts_with(metaspace->replacement)) marked.insert(0, metaspace->replacement);
+    return marked;
+  }
+
+  /// The size of the first `bytes` bytes of a part's normalised text, with what is put before it: that belongs to its first
+  /// character.
+  size_t size_with_prefix(std::string_view clean, size_t bytes, Part& part) const {
+    if (bytes == 0 || unigram_) return bytes;
+    const auto& metaspace = spec().metaspace;
+    if (!metaspace) return bytes + (spec().add_prefix_space && !clean.starts_with(' ') ? 1 : 0);
+    if (bytes < part.counted) part.counted = part.spaces = 0;
+    const std::string_view more = clean.substr(part.counted, bytes - part.counted);
+    part.spaces += static_cast<size_t>(std::count(more.begin(), more.end(), ' '));
+    part.counted = bytes;
+    const std::string& mark = metaspace->replacement;
+    return bytes + part.spaces * (mark.size() - 1) + with_prefix(clean.substr(0, mark.size()), part.first).size() -
+           replaced(clean.substr(0, mark.size()), " ", mark).size();
+  }
+
+  /// T5's words: what white space parts, each with the mark before it, and again parted where it has marks.
+  void encode_unigram(std::string_view text, std::vector<int32_t>& ids) const {
+    const std::string& mark = spec().metaspace->replacement;
+    for (size_t begin = 0, next = 0; begin < text.size(); begin = next) {
+      if (unicode::is_space(unicode::next_code_point(text, next))) continue;
+      size_t end = next;
+      for (size_t behind = next; behind < text.size() && !unicode::is_space(unicode::next_code_point(text, behind));)
+        end = behind;
+      std::string word(text.substr(begin, end - begin));
+      if (!word.starts_with(mark)) word.insert(0, mark);
+      for (size_t from = 0; from < word.size();) {
+        const size_t to = std::min(word.find(mark, from + mark.size()), word.size());
+        unigram_->encode_word(std::string_view(word).substr(from, to - from), ids);
+        from = to;
+      }
+      next = end;
+    }
+  }
+
+  void encode_words(std::string_view text, std::vector<int32_t>& ids) const {
+    if (unigram_) return encode_unigram(text, ids);
+    if (word_piece_) {
+      for (std::string_view word : bert_words(text)) word_piece_->encode_word(word, ids);
+      return;
+    }
+    if (!spec().metaspace) {
+      for (std::string_view word : split_words(text, spec().split)) model_.encode_word(word, ids);
+      return;
+    }
+    const std::string& mark = spec().metaspace->replacement;
+    if (!spec().metaspace->split) return model_.encode_word(text, ids);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t from = text.substr(begin).starts_with(mark) ? begin + mark.size() : begin;
+      const size_t end = std::min(text.find(mark, from), text.size());
+      model_.encode_word(text.substr(begin, end - begin), ids);
+      begin = end;
+    }
+  }
+
+  BpeModel model_;
+  std::optional<UnigramModel> unigram_;
+  std::optional<WordPieceModel> word_piece_;
+  std::vector<PrecompiledCharacters> characters_;
+  AddedTokenFinder raw_tokens_, normalized_tokens_;
+};
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode_with_places(const std::string& text, TextPlaces& places) const {
+  places.ids.clear();
+  for (const size_t byte : places.bytes) places.ids.push_back(encode_plain(text.substr(0, byte)).size());
+  return encode_plain(text);
+}
+
+std::vector<int32_t> Tokenizer::encode(const std::string& text, const EncodeOptions& options) const {
+  if (!options.add_special_tokens) return encode_plain(text, options);
+  std::vector<int32_t> ids = prefix_ids();
+  for (const std::vector<int32_t>& more : {encode_plain(text, options), suffix_ids()})
+    ids.insert(ids.end(), more.begin(), more.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
+  DecodeOptions whole = options;
+  whole.whole_bytes = true;
+  const std::unique_ptr<TextStream> stream = text_stream(whole);
+  std::string text;
+  for (const int32_t id : ids) text += stream->push(id);
+  return text + stream->finish();
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory) {
+  TokenizerSpec spec = read_tokenizer_files(model_directory);
+  if (spec.sentencepiece) return make_sentencepiece_tokenizer(std::move(spec));
+  return std::make_unique<BpeTokenizer>(std::move(spec));
+}
+
+}  // namespace blipft

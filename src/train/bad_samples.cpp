@@ -1,0 +1,54 @@
+// Samples that were left out; see bad_samples.h.
+#include "train/bad_samples.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+namespace blipft {
+
+namespace {
+constexpr size_t kListed = 5;              // of all ranks
+constexpr size_t kTextBytes = 1024;        // of a rank's list
+}  // namespace
+
+void BadSamples::note(const HostBatch& batch, const std::string& when) {
+  count_ += static_cast<int64_t>(batch.bad_samples.size());
+  for (const std::string& bad : batch.bad_samples) {
+    if (!told_.insert(bad).second) continue;
+    std::fprintf(stderr, "warning: rank %lld on %s: %s: %s; it goes on without this sample (data.on_bad_sample: skip)\n",
+                 static_cast<long long>(world_.rank()), world_.host().c_str(), when.c_str(), bad.c_str());
+  }
+}
+
+std::string BadSamples::summary(int64_t samples) const {
+  const auto count = static_cast<int64_t>(world_.sum(static_cast<double>(count_)));
+  if (count == 0) return {};
+  std::string mine;
+  size_t listed = 0;
+  for (const std::string& bad : told_)
+    if (listed++ < kListed) mine += bad + "\n";
+  mine.resize(kTextBytes);
+  std::vector<char> all(world_.rank() == 0 ? kTextBytes * static_cast<size_t>(world_.size()) : 0);
+  world_.gather(mine.data(), static_cast<int64_t>(kTextBytes), all.data());
+  // Other ranks may have met the same samples in other epochs.
+  std::set<std::string> texts;
+  for (size_t r = 0; r * kTextBytes < all.size(); ++r) {
+    const std::string own(&all[r * kTextBytes], strnlen(&all[r * kTextBytes], kTextBytes));
+    for (size_t begin = 0, end; (end = own.find('\n', begin)) != std::string::npos; begin = end + 1)
+      texts.insert(own.substr(begin, end - begin));
+  }
+  std::string text = concat(count, " of ", samples, " samples were left out (data.on_bad_sample: skip):");
+  listed = 0;
+  for (const std::string& bad : texts)
+    if (listed++ < kListed) text += "\n    " + bad;
+  if (texts.size() > kListed) text += "\n    ...";
+  world_.together([&] {
+    BLIPFT_USER_CHECK(count < samples, place_of(config_, "data.path"), ": data.path: ", config_.data.path,
+                      ": no sample could be read: ", text);
+  });
+  return text;
+}
+
+}  // namespace blipft

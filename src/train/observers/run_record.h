@@ -1,0 +1,50 @@
+// RunRecord: keeps the files by which a run folder explains itself, on rank 0; see record_files.h and docs/traces.md.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "train/observers/record_files.h"
+#include "train/observers/training_observer.h"
+
+namespace blipft {
+
+class RunRecord final : public TrainingObserver {
+ public:
+  struct Part {
+    std::string run_id;
+    int64_t ranks = 1, samples_per_step = 0;  ///< the latter of all ranks
+    int64_t number = 0, first_step = 0, total_steps = 0;
+    bool resumed = false;
+    std::string strategy;
+  };
+  /// Begins the three files, or goes on with them. What cannot be kept is told as a warning, or, where trace.on_error is
+  /// stop, as a UserError, here and by step(). Called on rank 0, when nothing else can refuse the run.
+  RunRecord(const Config& config, const Part& part);
+  ~RunRecord() override;
+
+  void step(const StepEvent& event) override;
+  void validation(const ValidationEvent& event) override;
+  void evaluation(const EvaluationEvent& event) override;
+  void end(const EndEvent& event) override;
+  /// Writes what waits, some seconds at most.
+  void close() { metrics_.reset(); }
+
+ private:
+  template <class Body>
+  void keep(const Body& body);
+  void fail(const std::string& why);
+  void begin_metrics(const RecordFolder& folder);
+
+  const Config& config_;
+  Part part_;
+  std::unique_ptr<io::LineFile> metrics_;  // null: it is not kept
+  bool told_ = false;                      // that a file is not whole
+};
+
+/// With checkpoint.resume=auto: what to print where output.path holds the very run that `config` asks for, with all its
+/// steps done and its model saved, so that nothing is left to do; "" where there is anything. metrics.jsonl says it, whose last
+/// row is the end. Called by all ranks, which get the same text.
+std::string ended_text(const Config& config, const World& world);
+
+}  // namespace blipft

@@ -1,0 +1,302 @@
+// Filling the trace; see run_trace.h.
+#include "train/observers/run_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include "blipft/version.h"
+#include "trace/trace_files.h"
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kClockPeriodNs = 100'000'000;  // the device's clock is measured with a sample, but no more often
+
+std::vector<Fp8Record> fp8_records(const StepResult& result) {
+  std::vector<Fp8Record> records;
+  for (size_t i = 0; i < result.fp8.size(); ++i) {
+    const Fp8Found& found = result.fp8[i];
+    records.push_back({result.step, static_cast<int32_t>(i / kFp8Factors), static_cast<int32_t>(i % kFp8Factors),
+                       static_cast<double>(found.amax), found.counts[kFp8Elements], found.counts[kFp8Underflows],
+                       found.counts[kFp8NotFinite]});
+  }
+  return records;
+}
+}  // namespace
+
+std::string RunTrace::path(const Config& config, int64_t part, int64_t rank) {
+  return config.output.path + "/" + trace_file_name(part, rank);
+}
+
+int64_t RunTrace::next_part(const Config& config, const World& world) {
+  int64_t part = 0;
+  world.together([&] {
+    if (world.rank() == 0) part = next_trace_part(config.output.path);
+  });
+  world.broadcast(&part, sizeof part, 0);
+  return part;
+}
+
+int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch) {
+  if (!config.trace.enabled) return 0;
+  constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48, kStepSample = 24;  // rows, see trace.h
+  constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
+  const int64_t spans = config.trace.spans == SpanTracing::none ? 0 : plan.spans->most_spans() + 1;
+  const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
+  const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
+  const Fp8Products* fp8 = plan.engine->fp8.get();
+  const int64_t factors = fp8 && config.trace.fp8_every > 0 ? static_cast<int64_t>(fp8->names().size()) * kFp8Factors : 0;
+  const int64_t samples = config.trace.samples ? config.train.batch_size * config.train.accumulate_grad_batches : 0;
+  const int64_t told = factors > 0 ? 1 + steps / config.trace.fp8_every : 0;
+  const int64_t rows = steps * (kStep + spans * kSpan + samples * kStepSample) + told * factors * kFp8 + noted * moments * kOwners * kMemory +
+                       static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
+  constexpr int64_t kSample = 3080, kText = 1048;                       // of generated texts, on rank 0
+  const int64_t asked = config.train.val_check_interval, every = asked > 0 ? asked : steps_per_epoch;
+  const int64_t validations = (steps / every + 1) / config.evaluate.every + 1;
+  const int64_t texts = generates(config) ? config.evaluate.samples * (kSample + validations * kText) : 0;
+  return plan.ranks.all() * (kEmpty + rows) + texts;
+}
+
+std::unique_ptr<Trace> RunTrace::open() {
+  if (!parts_.config->trace.enabled) return make_null_trace();
+  try {
+    return open_trace(path());
+  } catch (const UserError& error) {
+    fail(error.what(), true);
+    return make_null_trace();
+  }
+}
+
+void RunTrace::fail(const std::string& why, bool may_stop) {
+  if (!failure_.empty()) return;
+  failure_ = why;
+  const bool stop = parts_.config->trace.on_error == TraceErrorAction::stop;
+  if (stop && may_stop) throw UserError(concat("the trace cannot be written: ", why, " (trace.on_error is stop)"));
+  std::fprintf(stderr, "warning: rank %lld on %s: the trace cannot be written: %s%s\n",
+               static_cast<long long>(parts_.world->rank()), parts_.world->host().c_str(), why.c_str(),
+               may_stop ? "; the training goes on (trace.on_error: warn)" : "");
+}
+
+RunTrace::RunTrace(const TraceParts& parts)
+    : parts_(parts), trace_(open()),
+      samples_(samples_of_a_rank(*parts.config, parts.world->size(), parts.world->rank())), clock_(*parts.device) {
+  std::vector<std::string> units;
+  for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
+  const Fp8Products* fp8 = parts_.plan->engine->fp8.get();
+  trace_->set_names(units, SpanRecorder::phase_names(), fp8 ? fp8->names() : std::vector<std::string>{});
+  if (parts_.config->trace.enabled && parts_.config->trace.samples)
+    order_ = make_training_order(*parts_.config, parts_.world->rank(), parts_.world->size(), parts_.training->dataset->size(),
+                                 parts_.training->epoch_samples);
+  note_run();
+  note_versions();
+  std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
+  for (const PlanEntry& entry : parts_.arena->peak_entries())
+    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes, entry.place == Place::host});
+  trace_->add(plan);
+  driver_memory(-1);
+  if (parts_.config->trace.enabled)
+    sampler_ = std::make_unique<DeviceSampler>(*parts_.monitor, parts_.config->trace.sample_seconds,
+                                               [this](const DeviceRecord& record) { sample(record); });
+}
+
+void RunTrace::sample(DeviceRecord record) {
+  record.time_ns = now_ns();
+  trace_->add(record);
+  if (record.time_ns - clock_ns_ < kClockPeriodNs) return;
+  clock_ns_ = record.time_ns;
+  clock_.measure();
+}
+
+void RunTrace::note_run() {
+  const Config& config = *parts_.config;
+  const World& world = *parts_.world;
+  const Model& model = *parts_.model;
+  const MemoryPlan& plan = *parts_.plan;
+  const auto number = [&](const char* name, auto value) { trace_->set_attribute(name, static_cast<double>(value)); };
+  const auto text = [&](const char* name, const std::string& value) { trace_->set_attribute(name, value); };
+  number("rank", world.rank());
+  number("world_size", world.size());
+  note_part(*trace_, parts_.part, parts_.first_step);
+  text("run_id", parts_.run_id);
+  text("host", world.host());
+  text("device", parts_.device->name());
+  text("communication", parts_.groups->groups().all->name());
+  text("model", model.description());
+  number("parameters", model.parameter_count());
+  number("trainable_parameters", model.trainable_parameter_count());
+  text("config", to_yaml(config));
+  if (!parts_.changed_keys.empty()) text("changed_keys", parts_.changed_keys);
+  if (!parts_.choice.empty()) text("choice", parts_.choice);
+  if (!parts_.choice_timings.empty()) text("choice_timings", parts_.choice_timings);
+  text("commit", version_commit());
+  number("start_unix_ns", parts_.start_ns);
+  number("start_seconds", parts_.times->seconds());
+  for (const auto& [name, seconds] : parts_.times->parts()) number(concat("start_", name, "_seconds").c_str(), seconds);
+  for (const auto& [name, seconds] : parts_.times->parts_beside())
+    number(concat("start_beside_", name, "_seconds").c_str(), seconds);
+  text("strategy", concat(plan.strategy));
+  const bool from_host = plan.engine->store.weights_place() == Place::host;
+  if (cuts_parameters(plan.strategy) || from_host) {
+    text("reshard", reshard_name(plan));
+    number("prefetch_bytes", plan.sharded.prefetch_bytes);
+    text("gathers", from_host ? "from the host"
+                    : parts_.groups->groups().shard->direct_gathers() ? "copies between devices" : "collectives");
+    number("shard_ranks", parts_.plan->ranks.shard);
+    number("gather_group", parts_.groups->shard_group());
+    number("reduce_scatter_group", parts_.groups->shard_group());
+    number("all_reduce_group", parts_.groups->replicate_group());
+  }
+  number("flops_per_step", step_flops(config, model, plan.text_shapes.back()));
+  number("samples_per_step", samples_);
+  number("total_steps", parts_.total_steps);
+  number("planned_bytes", parts_.arena->total_bytes());
+  number("planned_total_bytes", planned_bytes());
+  number("planned_host_bytes", parts_.arena->host_bytes());
+  if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty())
+    text("driver_memory_source", source);
+}
+
+void RunTrace::note_versions() {
+  trace_->set_attribute("mpi", mpi_version());
+  for (const auto& [name, version] : cuda_versions()) trace_->set_attribute(name, version);
+}
+
+int64_t RunTrace::now_ns() const { return unix_ns() - parts_.start_ns; }
+
+std::vector<StepSampleRecord> RunTrace::samples_of(int64_t step) const {
+  std::vector<StepSampleRecord> records;
+  const std::vector<Sampler::Slot> slots = order_->slots(step);
+  const auto batch = static_cast<int64_t>(slots.size()) / order_->micro_batches();
+  for (int64_t i = 0; i < std::ssize(slots); ++i) {
+    const int64_t sample = slots[static_cast<size_t>(i)].sample;
+    if (sample < 0) continue;              // an empty place
+    records.push_back({step, static_cast<int32_t>(i / batch), static_cast<int32_t>(i % batch),
+                       parts_.training->dataset->number_of(sample)});
+  }
+  return records;
+}
+
+void RunTrace::step(const StepEvent& event) {
+  const auto& [result, epoch, seconds] = event;
+  const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
+  std::vector<SpanRecord> spans;
+  if (parts_.spans) {
+    spans = parts_.spans->records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
+    SpanRecord wait;
+    wait.step = result.step;
+    wait.phase = static_cast<int32_t>(Doing::data);
+    wait.stream = 3;  // host
+    wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
+    wait.end_ns = result.wait_end_ns - parts_.start_ns;
+    spans.push_back(wait);
+  }
+  StepRecord record;
+  record.step = result.step;
+  record.epoch = epoch;
+  record.loss = result.loss;
+  record.lr = result.lr;
+  record.grad_norm = result.grad_norm;
+  record.samples_per_second = static_cast<double>(samples_) / seconds;
+  record.tflops = result.flops / seconds * 1e-12;
+  record.begin_ns = time_of(result.begin_ns);
+  record.end_ns = time_of(result.end_ns);
+  record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
+  const int64_t every = parts_.config->trace.fp8_every;
+  if (!result.fp8.empty() && ((every > 0 && result.step % every == 0) || !is_finite(result))) trace_->add(fp8_records(result));
+  record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size).all());
+  if (order_) trace_->add(samples_of(result.step));
+  trace_->add(record, spans);
+  if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);
+}
+
+void RunTrace::note_memory(int64_t step, const std::string& moment, const MemoryUse& use) {
+  std::vector<MemoryRecord> records;
+  for (int i = 0; i < kOwners; ++i)
+    records.push_back({step, moment, owner_name(static_cast<Owner>(i)), now_ns(), use.of(static_cast<Owner>(i))});
+  trace_->add(records);
+}
+
+void RunTrace::memory(const MemoryEvent& event) {
+  const auto& [step, pass, arena, device] = event;
+  for (const Arena::PhaseUse& phase : arena.phases(pass)) note_memory(step, phase.phase, phase.now);
+  MemoryUse peak = arena.peak(pass);
+  peak.by_owner[static_cast<size_t>(Owner::workspace)] += arena.gap_bytes(pass);  // as the plan counts them
+  note_memory(step, "peak", peak);
+  driver_memory(step);
+}
+
+void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t bytes) {
+  MemoryUse use = parts_.arena->persistent_use();
+  use.by_owner[static_cast<size_t>(Owner::workspace)] += bytes;
+  note_memory(step, moment, use);
+}
+
+int64_t RunTrace::planned_bytes() const {
+  const bool gpu = parts_.device->kind() == DeviceKind::cuda;
+  const auto outside = [&] {
+    return bytes_outside_of_arena(*parts_.config, parts_.plan->ranks, parts_.plan->arena->planned_takes());
+  };
+  return parts_.arena->total_bytes() + (gpu ? outside() : 0);
+}
+
+void RunTrace::driver_memory(int64_t step) {
+  DriverMemoryRecord record;
+  record.total_bytes = parts_.monitor->process_bytes();
+  if (record.total_bytes < 0) return;
+  measured_bytes_ = std::max(measured_bytes_, record.total_bytes);
+  record.step = step;
+  record.time_ns = now_ns();
+  record.context_bytes = parts_.context_bytes;
+  record.nccl_bytes = parts_.groups->device_bytes();
+  record.allocated_bytes = parts_.device->memory().process;
+  record.unplanned_bytes = record.total_bytes - record.context_bytes - record.nccl_bytes - record.allocated_bytes;
+  record.planned_bytes = planned_bytes();
+  trace_->add(record);
+}
+
+void RunTrace::validation(const ValidationEvent& event) {
+  const auto& [step, loss, tokens, seconds] = event;
+  trace_->add(ValidationRecord{step, now_ns(), loss, tokens, seconds});
+}
+
+void RunTrace::evaluation(const EvaluationEvent& event) {
+  const auto& [step, found, seconds] = event;
+  if (!std::exchange(samples_told_, true)) {
+    std::vector<EvaluationSampleRecord> samples;
+    for (const ScoredText& text : found.texts) {
+      std::string references;
+      for (const std::string& one : text.references) references += concat(references.empty() ? "" : "\n", one);
+      samples.push_back({text.index, text.picture, text.prompt, references});
+    }
+    trace_->add(samples);
+  }
+  std::vector<EvaluationTextRecord> texts;
+  for (size_t i = 0; i < found.texts.size(); ++i)
+    texts.push_back({step, found.texts[i].index, found.tokens[i], found.texts[i].candidate});
+  trace_->add(texts);
+  std::vector<EvaluationRecord> scores;
+  for (const Score& score : found.scores)
+    scores.push_back({step, now_ns(), score.metric, score.value, found.samples, seconds});
+  trace_->add(scores);
+}
+
+void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
+  for (KernelRecord& record : records) {
+    record.step = step;
+    record.begin_ns -= parts_.start_ns;
+    record.end_ns -= parts_.start_ns;
+  }
+  trace_->add(records);
+}
+
+void RunTrace::close() {
+  sampler_.reset();                        // a sample may not come after the end
+  try {
+    trace_->close();
+  } catch (const std::exception& error) {
+    fail(error.what(), false);
+  }
+}
+
+}  // namespace blipft

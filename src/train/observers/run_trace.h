@@ -1,0 +1,105 @@
+// RunTrace: fills a rank's trace file from what the trainer knows.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/start_times.h"
+#include "blipft/arena.h"
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "blipft/loading.h"
+#include "blipft/model.h"
+#include "blipft/monitor.h"
+#include "blipft/trace.h"
+#include "loading/step_order.h"
+#include "engine/step_program.h"
+#include "plan/memory_plan.h"
+#include "train/observers/training_observer.h"
+#include "trace/device_sampler.h"
+#include "trace/trace_clock.h"
+
+namespace blipft {
+
+/// What a trace tells of; nothing here is owned, and all of it outlives the trace.
+struct TraceParts {
+  const Config* config = nullptr;
+  const World* world = nullptr;
+  Device* device = nullptr;
+  const CommGroups* groups = nullptr;
+  const Model* model = nullptr;
+  const Arena* arena = nullptr;
+  const MemoryPlan* plan = nullptr;
+  const SpanRecorder* spans = nullptr;     ///< optional
+  DeviceMonitor* monitor = nullptr;
+  int64_t total_steps = 0;                 ///< that the run will take
+  int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
+  int64_t start_ns = 0;                    ///< unix_ns() of the run's start, the same on every rank
+  const StartTimes* times = nullptr;       ///< the start's parts so far
+  int64_t part = 0;                        ///< of the run: next_part() where it goes on from a checkpoint
+  int64_t first_step = 0;                  ///< that this part begins with
+  std::string run_id;
+  std::string changed_keys;                ///< that have another value than in the part before; "": none
+  std::string choice = {};                 ///< what was chosen where the run file leaves it to the program, and why
+  std::string choice_timings = {};         ///< what was timed for that
+  const SampleSet* training = nullptr;     ///< what the steps train on
+};
+
+class RunTrace final : public TrainingObserver {
+ public:
+  /// Opens the file, notes what is known of the run, and starts the sampling of the device.
+  explicit RunTrace(const TraceParts& parts);
+  static std::string path(const Config& config, int64_t part, int64_t rank);
+  /// The part that a resumed run is: one more than the highest of any rank in the output folder, as rank
+  /// 0 sees it. The same on every rank; called by all. Throws AgreedError when the folder cannot be read.
+  static int64_t next_part(const Config& config, const World& world);
+  /// This rank's file.
+  std::string path() const { return path(*parts_.config, parts_.part, parts_.world->rank()); }
+  void step(const StepEvent& event) override;
+  /// Notes what the owners hold at the named moments of a pass, and at the one at which they hold most together, with the
+  /// gaps between their tensors; and the driver's figures.
+  void memory(const MemoryEvent& event) override;
+  /// What they held at a moment outside of any pass, at which the run worked in `bytes` of scratch memory: after `step`
+  /// (-1: the set-up).
+  void scratch_memory(int64_t step, const std::string& moment, int64_t bytes);
+  /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
+  void driver_memory(int64_t step);
+  void validation(const ValidationEvent& event) override;
+  /// Notes the scores, and on rank 0 the texts.
+  void evaluation(const EvaluationEvent& event) override;
+  /// Kernels of a step, with times of the system clock.
+  void kernels(int64_t step, std::vector<KernelRecord> records);
+  /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.
+  int64_t measured_bytes() const { return measured_bytes_; }
+  int64_t planned_bytes() const;
+  /// Bytes of the files of all ranks of a run of `steps` steps, about; without samples of the device, 64 bytes each.
+  static int64_t bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch);
+  /// Ends the sampling and closes the file. Never throws for a trace that cannot be written: failure() tells.
+  void close();
+  /// Why the file is not whole; empty: it is, as far as is known. That is said when it is first seen: as a warning, or,
+  /// where trace.on_error is stop, as a UserError of the constructor or of step().
+  const std::string& failure() const { return failure_; }
+
+ private:
+  int64_t now_ns() const;
+  void sample(DeviceRecord record);
+  void note_memory(int64_t step, const std::string& moment, const MemoryUse& use);
+  void note_run();
+  void note_versions();
+  std::vector<StepSampleRecord> samples_of(int64_t step) const;
+  std::unique_ptr<Trace> open();
+  void fail(const std::string& why, bool may_stop);
+  TraceParts parts_;
+  std::string failure_;
+  std::unique_ptr<Trace> trace_;
+  int64_t samples_ = 0;                    // of a step of this rank
+  std::unique_ptr<const StepOrder> order_;  // with trace.samples
+  DeviceClock clock_;
+  bool samples_told_ = false;              // those that are answered at validations
+  int64_t clock_ns_ = 0;                   // when the sampler's thread measured it
+  int64_t measured_bytes_ = 0;
+  std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above
+};
+
+}  // namespace blipft

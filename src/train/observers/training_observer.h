@@ -1,0 +1,83 @@
+// TrainingObserver: who is informed of what happens in a training run: the terminal, the trace, the metrics file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "generate/validation_answers.h"
+#include "blipft/arena.h"
+#include "checkpoint/checkpoints.h"
+#include "engine/step_program.h"
+
+namespace blipft {
+
+struct StepEvent {
+  const StepResult& result;
+  int64_t epoch;
+  double seconds;                          ///< since the end of the step before, on the device's clock
+};
+
+/// The loss of the validation samples, with the weights after `step`.
+struct ValidationEvent {
+  int64_t step;
+  double loss;
+  int64_t tokens;                          ///< predicted ones, of all ranks
+  double seconds;
+};
+
+/// Texts that were generated after `step`, and their scores.
+struct EvaluationEvent {
+  int64_t step;
+  const ValidationScores& scores;
+  double seconds;
+};
+
+/// A step whose memory is reported. `pass`: its pass in the arena, see StepProgram::pass_name().
+struct MemoryEvent {
+  int64_t step;
+  const std::string& pass;
+  const Arena& arena;
+  const Device& device;
+};
+
+struct EndEvent {
+  int64_t steps;                           ///< of the whole run, those before a resume included
+  double train_seconds;
+  const std::string& reason;               ///< kDone, or what stopped the run or was lost at its end
+};
+
+/// Each event comes once, in the order in which things happen, on the thread that trains. An observer changes nothing and
+/// calls no collective. It may throw UserError if the run is to end when it fails (trace.on_error: stop).
+class TrainingObserver {
+ public:
+  virtual ~TrainingObserver() = default;
+  virtual void step(const StepEvent&) {}
+  virtual void memory(const MemoryEvent&) {}
+  virtual void validation(const ValidationEvent&) {}
+  virtual void evaluation(const EvaluationEvent&) {}
+  virtual void checkpoint(const Checkpoints::Outcome&) {}
+  virtual void warning(const std::string&) {}
+  virtual void end(const EndEvent&) {}
+};
+
+/// Passes each event on to all observers, in the order in which they were added. They outlive it.
+class TrainingObservers final : public TrainingObserver {
+ public:
+  void add(TrainingObserver& observer) { observers_.push_back(&observer); }
+  void step(const StepEvent& event) override { send(&TrainingObserver::step, event); }
+  void memory(const MemoryEvent& event) override { send(&TrainingObserver::memory, event); }
+  void validation(const ValidationEvent& event) override { send(&TrainingObserver::validation, event); }
+  void evaluation(const EvaluationEvent& event) override { send(&TrainingObserver::evaluation, event); }
+  void checkpoint(const Checkpoints::Outcome& outcome) override { send(&TrainingObserver::checkpoint, outcome); }
+  void warning(const std::string& text) override { send(&TrainingObserver::warning, text); }
+  void end(const EndEvent& event) override { send(&TrainingObserver::end, event); }
+
+ private:
+  template <class Event>
+  void send(void (TrainingObserver::*receive)(const Event&), const Event& event) {
+    for (TrainingObserver* const observer : observers_) (observer->*receive)(event);
+  }
+  std::vector<TrainingObserver*> observers_;
+};
+
+}  // namespace blipft

@@ -1,0 +1,118 @@
+// The end of a run; see run_end.h.
+#include "train/run_end.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/memory_text.h"
+#include "checkpoint/saving.h"
+#include "checkpoint/training_state.h"
+#include "io/saved_model.h"
+#include "train/observers/record_files.h"
+#include "weights/adapter_files.h"
+
+namespace blipft {
+
+namespace {
+
+using SavedFolders = std::vector<std::string>;
+
+// Planned memory of a rank's device, and the most that the driver has reported for any rank.
+void print_memory(const World& world, const RunTrace& trace) {
+  const int64_t measured = world.max(trace.measured_bytes()), planned = trace.planned_bytes();
+  if (world.rank() > 0 || measured == 0) return;
+  std::printf("memory: planned %s, measured %s (difference %+.1f %%)\n", memory_text(planned).c_str(),
+              memory_text(measured).c_str(), 100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
+}
+
+// Loads the weights of the best checkpoint in place of the last step's. Returns the steps that made them.
+int64_t take_best(const TrainingResources& r, const RunResults& results) {
+  const BestValidation& best = results.best;
+  if (best.steps() < 0 || best.steps() == results.end.steps) return results.end.steps;
+  const std::string folder = results.checkpoints.folder_of(best.steps());
+  r.world.together([&] { restore_state(r.weight_context(), io::read_index(folder), folder, 4); });
+  if (r.first_rank())
+    std::printf("best       %s %.6g, after step %lld: this is what is saved\n", best.metric().c_str(), best.value(),
+                static_cast<long long>(best.steps()));
+  return best.steps();
+}
+
+SavedFolders save(const TrainingResources& r, const RunResults& results) {
+  const Config& config = r.config();
+  if (!config.output.save_model || results.end.stopped_by) return {};
+  const int64_t steps = config.output.save_best ? take_best(r, results) : results.end.steps;
+  SavedFolders saved;
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    const std::string wanted = config.output.path + "/" + settings.folder();
+    const std::string folder = r.world.from_rank(0, r.first_rank() ? io::free_saved_name(wanted) : "");
+    saved.push_back(save_weights(r.weight_context(), r.world,
+                                 {folder, config.model.path, settings, r.sources.checkpoint.get(),
+                                  adapter_config(config, r.model->units()), {r.run.id, steps}}));
+    if (r.first_rank() && saved.back() != wanted)
+      std::fprintf(stderr, "warning: %s: something that is not a saved model of this run has this name or needs it; it was "
+                   "left alone, and the weights are in %s\n", wanted.c_str(), saved.back().c_str());
+  }
+  return saved;
+}
+
+// The answer to "does it run here?".
+void print_smoke_end(const TrainingResources& r, const RunEnd& end, const RunObservers& observers) {
+  std::printf("smoke      %s, %s; nothing was saved\n",
+              end.stopped_by ? concat("stopped by ", *end.stopped_by).c_str() : "it runs here",
+              observers.progress.summary(std::max(observers.trace.measured_bytes(), r.arena->total_bytes())).c_str());
+  std::fflush(stdout);
+}
+
+void print_end(const TrainingResources& r, const RunResults& results, const SavedFolders& saved, const RunTrace& trace,
+               int64_t lost_traces, double ready_seconds) {
+  const RunEnd& end = results.end;
+  const BestValidation& best = results.best;
+  const std::string traces = trace.path();
+  if (lost_traces > 0)
+    std::printf("trace      %s (one file a rank; not whole: those of %lld ranks)\n", traces.c_str(),
+                static_cast<long long>(lost_traces));
+  else if (r.config().trace.enabled) std::printf("trace      %s (one file a rank)\n", traces.c_str());
+  for (const std::string& folder : saved) std::printf("model      %s\n", folder.c_str());
+  if (!results.checkpoints.newest().empty()) std::printf("checkpoint %s\n", results.checkpoints.newest().c_str());
+  if (end.early_stop) std::printf("early stop %s\n", end.early_stop->c_str());
+  if (!saved.empty() && !r.config().output.save_best && best.steps() >= 0 && best.steps() != end.steps)
+    std::printf("note: the best %s, %.6g, was after step %lld; what is saved is of step %lld (output.save_best=true saves the best)\n",
+                best.metric().c_str(), best.value(), static_cast<long long>(best.steps()), static_cast<long long>(end.steps));
+  if (end.stopped_by)
+    std::printf("stopped    by %s; checkpoint.resume=auto goes on from that checkpoint\n", end.stopped_by->c_str());
+  const double total = r.times.seconds();
+  std::printf("total      %.1f s from start to end (start %.1f s, training %.1f s, end %.1f s)\n", total, ready_seconds,
+              end.train_seconds, total - ready_seconds - end.train_seconds);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void finish_run(const TrainingResources& r, const RunResults& results, const RunObservers& observers, RunFaults& faults,
+                double ready_seconds) {
+  const RunEnd& end = results.end;
+  const auto event = [&end](const std::string& reason) { return EndEvent{end.steps, end.train_seconds, reason}; };
+  observers.progress.print_totals(r.world.max(end.train_seconds), r.arena->total_bytes());
+  observers.trace.driver_memory(r.total_steps() - 1);
+  print_memory(r.world, observers.trace);
+  faults.before_saving(end.steps, observers.all);
+  const SavedFolders saved = save(r, results);
+  if (!saved.empty()) observers.trace.scratch_memory(r.total_steps() - 1, "saving", r.memory.saving_bytes);
+  observers.all.end(event(end.reason()));  // at once: a model without this row is one of a killed run
+  observers.trace.close();
+  const auto lost = static_cast<int64_t>(r.world.sum(observers.trace.failure().empty() ? 0.0 : 1.0));
+  const bool loses = lost > 0 && r.config().trace.on_error == TraceErrorAction::stop;
+  faults.stop_watching();
+  r.groups->withdraw();
+  if (r.first_rank()) {
+    if (loses) observers.record->end(event("traces that are not whole"));
+    observers.record->close();
+    if (r.run.smoke) print_smoke_end(r, end, observers);
+    else print_end(r, results, saved, observers.trace, lost, ready_seconds);
+  }
+  faults.after_saving(saved);
+  if (end.lost_checkpoint) throw AgreedError(*end.lost_checkpoint);
+  if (loses) throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
+}
+
+}  // namespace blipft

@@ -1,0 +1,49 @@
+// How a run ended, what it saves then, and what it prints.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoints.h"
+#include "train/best_validation.h"
+#include "train/observers/progress.h"
+#include "train/run_faults.h"
+#include "train/observers/run_record.h"
+#include "train/observers/run_trace.h"
+#include "train/training_resources.h"
+
+namespace blipft {
+
+/// The end of the steps.
+struct RunEnd {
+  int64_t steps = 0;                       ///< of the whole run, those before a resume included
+  double train_seconds = 0;                ///< of this part of the run
+  std::optional<std::string> stopped_by;   ///< what asked the run to stop, after a checkpoint
+  std::optional<std::string> early_stop;   ///< why the run is done before its last step
+  std::optional<std::string> lost_checkpoint;  ///< why the last one was not written
+  /// For the run's record. A run that lost something is not done: a later start may not rest on it.
+  std::string reason() const { return stopped_by ? *stopped_by : lost_checkpoint.value_or(kDone); }
+};
+
+/// What hears of a run's events. The record is null on all ranks but rank 0.
+struct RunObservers {
+  Progress& progress;
+  RunTrace& trace;
+  RunRecord* record;
+  TrainingObserver& all;
+};
+
+/// What the end of a run needs of its steps.
+struct RunResults {
+  const RunEnd& end;
+  const BestValidation& best;
+  const Checkpoints& checkpoints;
+};
+
+/// Saves the model, ends the records and prints the last lines. Called by all ranks. Throws AgreedError if something that had
+/// to be written was not.
+void finish_run(const TrainingResources& resources, const RunResults& results, const RunObservers& observers, RunFaults& faults,
+                double ready_seconds);
+
+}  // namespace blipft

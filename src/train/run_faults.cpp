@@ -1,0 +1,64 @@
+// Faults of a run; see run_faults.h.
+#include "train/run_faults.h"
+
+#include "liveness/launch_watch.h"
+
+namespace blipft {
+
+RunFaults::~RunFaults() {
+  watchdog_.set_check(nullptr);
+  LaunchWatch::set_end(nullptr);
+}
+
+void RunFaults::unlock_at_end(const std::function<void()>& unlock) const {
+  watchdog_.set_end(unlock);
+  // Ranks that lose their launcher end one by one, and rank 0 names and removes what is in the folders: no other gives them
+  // up before it.
+  // A rank 0 that is gone leaves locks of a dead process, which the next run takes away.
+  if (world_.rank() == 0) LaunchWatch::set_end(unlock);
+}
+
+void RunFaults::watch(const CommGroups& groups) const {
+  watchdog_.set_check([&groups] { return groups.failure(); });
+}
+
+const HostBatch* RunFaults::next(DataLoader& loader, int64_t step) {
+  activity_.step(step);
+  return next_batch(loader, concat("step ", step));
+}
+
+const HostBatch* RunFaults::next_of_validation(DataLoader& loader, int64_t step) {
+  activity_.set({Activity::Phase::validation, Activity::Doing::host, step, -1});
+  return next_batch(loader, concat("validation after step ", step));
+}
+
+const HostBatch* RunFaults::next_batch(DataLoader& loader, const std::string& when) {
+  const Activity::Scope scope(activity_, Activity::Doing::data);
+  const HostBatch* batch = loader.next();
+  bad_samples_.note(*batch, when);
+  return batch;
+}
+
+void RunFaults::finished(const StepResult& result, TrainingObserver& observer) {
+  if (const std::string warning = nonfinite_.finished(result); !warning.empty()) observer.warning(warning);
+}
+
+void RunFaults::before_saving(int64_t steps, TrainingObserver& observer) {
+  const std::string bad = bad_samples_.summary(steps * samples_of_a_step(config_, world_.size()));
+  if (!bad.empty()) observer.warning(bad);
+  if (nonfinite_.skipped() > 0) observer.warning(nonfinite_.summary(steps));
+  world_.together([&] { nonfinite_.check_run(steps); });
+  activity_.phase(Activity::Phase::saving);
+  vanished_ = folder_.vanished();
+}
+
+void RunFaults::after_saving(const std::vector<std::string>& saved) const {
+  world_.together([&] {
+    BLIPFT_USER_CHECK(!vanished_, place_of(config_, "output.path"), ": output.path: ", config_.output.path, ": the ",
+                      "folder that the run began with was removed or replaced; what was in it is lost",
+                      saved.empty() ? "" : concat("; the model was saved all the same, as ", saved.front()));
+  });
+  activity_.phase(Activity::Phase::end);
+}
+
+}  // namespace blipft

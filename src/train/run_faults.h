@@ -1,0 +1,63 @@
+// RunFaults: what a run goes on through, or ends by: samples that cannot be read, steps that are not finite, an output
+// folder that vanishes; and what it tells its watchdog.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "blipft/activity.h"
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "blipft/loading.h"
+#include "train/bad_samples.h"
+#include "train/nonfinite_steps.h"
+#include "liveness/watchdog.h"
+#include "io/known_folder.h"
+#include "train/observers/training_observer.h"
+
+namespace blipft {
+
+class RunFaults {
+ public:
+  RunFaults(const Config& config, const World& world, Watchdog& watchdog)
+      : config_(config), world_(world), activity_(world.activity()), watchdog_(watchdog) {}
+  ~RunFaults();
+  RunFaults(const RunFaults&) = delete;
+  RunFaults& operator=(const RunFaults&) = delete;
+
+  Activity& activity() const { return activity_; }
+  Watchdog& watchdog() const { return watchdog_; }
+  /// Communicators that may fail behind the program's back; they outlive this, or stop_watching() comes before.
+  void watch(const CommGroups& groups) const;
+  /// What gives the folders up where this process ends because another is gone, a rank or the launcher.
+  void unlock_at_end(const std::function<void()>& unlock) const;
+  void stop_watching() const { watchdog_.set_check(nullptr); }
+  /// Returns the next batch of step `step`. From here on verdicts and warnings name that step.
+  const HostBatch* next(DataLoader& loader, int64_t step);
+  /// Returns the next batch of the validation after `step`.
+  const HostBatch* next_of_validation(DataLoader& loader, int64_t step);
+  /// After each step, in order; see NonFiniteSteps::finished().
+  void finished(const StepResult& result, TrainingObserver& observer);
+  /// The output folder is there from now on.
+  void folder_made() { folder_ = KnownFolder(config_.output.path); }
+  /// After the last of `steps` steps, by all ranks: tells what was skipped. Throws AgreedError where so much was that
+  /// nothing is to be saved.
+  void before_saving(int64_t steps, TrainingObserver& observer);
+  /// After saving into `saved`, by all ranks. Throws AgreedError when the output folder has vanished during the run.
+  void after_saving(const std::vector<std::string>& saved) const;
+
+ private:
+  const HostBatch* next_batch(DataLoader& loader, const std::string& when);
+
+  const Config& config_;
+  const World& world_;
+  Activity& activity_;
+  Watchdog& watchdog_;
+  NonFiniteSteps nonfinite_{config_};
+  BadSamples bad_samples_{config_, world_};
+  KnownFolder folder_;
+  bool vanished_ = false;                  // before saving, which makes a new one
+};
+
+}  // namespace blipft

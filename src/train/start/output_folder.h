@@ -1,0 +1,85 @@
+// OutputFolder: the folder of a run, from its claim before anything is read to its release at the end.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "checkpoint/disk_room.h"
+#include "agreement/folder_lock.h"
+
+namespace blipft {
+
+/// What of a run of this program lies in `folder`, by name: traces, and what there is of model, adapter, checkpoints.
+std::vector<std::string> results_in(const std::string& folder);
+/// Names of the whole checkpoints of this program in `folder`.
+std::vector<std::string> checkpoints_in(const std::string& folder);
+/// Whether there is one, so that a run could go on from it; one that is damaged counts.
+bool has_whole_checkpoint(const std::string& folder);
+/// checkpoint.path, where it is not the folder in output.path; else "".
+std::string checkpoints_elsewhere(const Config& config);
+/// Whether the run removes what another left in output.path: as output.overwrite says, and with checkpoint.resume=auto
+/// what a run left that was ended before its first checkpoint: nothing but traces and checkpoints that are not whole.
+bool replaces_results(const Config& config, bool resumed);
+/// Throws UserError, with what is there and what to do, where output.path holds another run's results, and the run is
+/// neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
+void check_results(const Config& config, bool resumed);
+/// The same of checkpoints in a checkpoint.path elsewhere, from which output.overwrite alone removes some. `resumed`: the
+/// checkpoint from which the run goes on, "": none; others beside it are its own.
+void check_checkpoints(const Config& config, const std::string& resumed);
+/// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path,
+/// data.path, data.val_path, or a folder around one of them, under whatever name.
+void check_sources(const Config& config, bool resumed);
+/// Throws UserError where something has a name that the run needs, and is not this program's: a checkpoint of a step after
+/// `first_step` up to `steps`, a trace of one of its ranks.
+void check_names_free(const Config& config, int64_t first_step, int64_t steps, int64_t ranks, bool resumed);
+/// Removes what replaces_results() means: traces and checkpoints that this program has written, and with output.overwrite
+/// also models that this run will not replace (those it will stay until then). Nothing else, and nothing through a link.
+/// Throws UserError.
+void remove_results(const Config& config);
+
+/// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
+class OutputFolder {
+ public:
+  /// Makes output.path and the folder of the checkpoints, and locks them: from now on no other run changes what is there.
+  OutputFolder(const Config& config, const World& world);
+  /// Gives the locks up, and removes the folders that were made here and are empty. On an error any rank does: rank 0 may
+  /// be ended before it can.
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  /// Checks all that the configuration tells: check_sources, check_results, check_checkpoints. `resumed`: the checkpoint
+  /// from which the run goes on with what is there; "": none.
+  void claim(const std::string& resumed);
+  /// What gives the locks up where no destructor will run, from any rank.
+  std::function<void()> unlock() const;
+  /// `files` is called on rank 0.
+  void check_room(const std::function<std::vector<FileToWrite>()>& files) const;
+  /// check_names_free(), once the steps are known.
+  void check_names(int64_t first_step, int64_t steps) const;
+  /// Once nothing else can refuse the run: removes the results that it overwrites.
+  void remove_earlier() const;
+
+ private:
+  void make_folder(const std::string& key, const std::string& path);
+  void lock(const std::string& path);
+  void make_checkpoints_folder();
+  void share_locks();
+  void give_up();
+  std::vector<FileToWrite> reclaimed() const;
+  const Config config_;
+  const World& world_;
+  bool resumed_ = false;                   // what claim() was told; on rank 0
+  bool replaces_ = false;                  // replaces_results(); on rank 0
+  std::vector<std::string> made_;          // folders, the innermost first; on rank 0
+  std::vector<std::string> made_by_run_;   // the same, on all ranks
+  std::vector<std::unique_ptr<FolderLock>> locks_;         // on rank 0
+  std::vector<std::pair<std::string, std::string>> held_;  // path and text of each, on all ranks
+};
+
+}  // namespace blipft

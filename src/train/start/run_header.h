@@ -1,0 +1,16 @@
+// What a run prints before its first step.
+#pragma once
+
+#include "train/observers/progress.h"
+#include "train/training_resources.h"
+
+namespace blipft {
+
+/// What Progress needs to know of the run.
+Progress::Run progress_facts(const TrainingResources& resources);
+
+/// Prints model, data, memory and how the run resumes, and warns of settings that are rarely meant. Called on rank 0, once
+/// everything is ready.
+void print_run_header(const TrainingResources& resources, const Progress::Run& run, Progress& progress);
+
+}  // namespace blipft

@@ -1,0 +1,135 @@
+// A training run from its configuration to the saved model.
+#include "blipft/trainer.h"
+
+#include "engine/placement.h"
+#include "agreement/rank_guard.h"
+#include "liveness/stop_request.h"
+#include "train/start/run_header.h"
+#include "io/run_log.h"
+#include "train/trainer.h"
+#include "train/start/training_start.h"
+
+namespace blipft {
+
+namespace {
+
+/// A run with what informs users of it. Destroyed in reverse: what observes ends before what it observes.
+class TrainingRun {
+ public:
+  TrainingRun(const Config& config, const World& world, Watchdog& watchdog)
+      : resources_(config, world), faults_(resources_.settings.config, world, watchdog) {}
+
+  /// Returns true if the run was asked to stop before its last step.
+  bool run();
+  /// In place of the destructor, after an error of this rank: closes what is to be readable, and gives the folders up.
+  void close();
+
+ private:
+  void start_records();
+  void announce();
+
+  TrainingResources resources_;
+  std::unique_ptr<RunTrace> trace_;
+  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<RunRecord> record_;      // on rank 0
+  TrainingObservers observers_;
+  double ready_seconds_ = 0;               // since the process began
+  StopRequest stop_request_;
+  std::unique_ptr<Trainer> trainer_;       // a member: after an error of one rank nothing is torn down, which may wait
+  RunFaults faults_;                       // last: its watchdog's check asks the communicators
+};
+
+bool TrainingRun::run() {
+  if (!start_training(resources_, faults_)) return false;
+  start_records();
+  announce();
+  const RunObservers observers{*progress_, *trace_, record_.get(), observers_};
+  trainer_ = std::make_unique<Trainer>(resources_, faults_, observers, stop_request_);
+  const RunEnd& end = trainer_->steps();
+  finish_run(resources_, trainer_->results(), observers, faults_, ready_seconds_);
+  return end.stopped_by.has_value();
+}
+
+TraceParts trace_parts(const TrainingResources& r, int64_t start_ns, int64_t part) {
+  return {.config = &r.config(),
+          .world = &r.world,
+          .device = r.backend.device.get(),
+          .groups = r.groups.get(),
+          .model = r.model.get(),
+          .arena = r.arena.get(),
+          .plan = &r.memory,
+          .spans = r.records_spans() ? &r.spans : nullptr,
+          .monitor = r.backend.monitor.get(),
+          .total_steps = r.total_steps(),
+          .context_bytes = r.backend.context_bytes,
+          .start_ns = start_ns,
+          .times = &r.times,
+          .part = part,
+          .first_step = r.run.first_step,
+          .run_id = r.run.id,
+          .changed_keys = r.run.changed_keys,
+          .choice = r.settings.choice,
+          .choice_timings = r.settings.choice_timings,
+          .training = &r.data.training};
+}
+
+RunRecord::Part record_part(const TrainingResources& r, int64_t part) {
+  const bool resumed = r.run.resume != nullptr;
+  return {.run_id = r.run.id,
+          .ranks = r.world.size(),
+          .samples_per_step = samples_of_a_step(r.config(), r.world.size()),
+          .number = resumed ? std::max<int64_t>(1, part) : 0,
+          .first_step = r.run.first_step,
+          .total_steps = r.total_steps(),
+          .resumed = resumed,
+          .strategy = groups_text(r.memory)};
+}
+
+// Once nothing but the records themselves can refuse the run.
+void TrainingRun::start_records() {
+  const TrainingResources& r = resources_;
+  int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
+  r.world.broadcast(&start_ns, sizeof start_ns, 0);
+  r.run.folder->remove_earlier();
+  const int64_t part = r.run.resume && r.config().trace.enabled ? RunTrace::next_part(r.config(), r.world) : 0;
+  r.world.together([&] {
+    faults_.folder_made();
+    trace_ = std::make_unique<RunTrace>(trace_parts(r, start_ns, part));
+    if (r.memory.loading_bytes > 0) trace_->scratch_memory(-1, "loading", r.memory.loading_bytes);
+  });
+  r.world.together([&] {                   // once no rank's trace can refuse the run
+    if (r.first_rank()) record_ = std::make_unique<RunRecord>(r.config(), record_part(r, part));
+  });
+}
+
+void TrainingRun::announce() {
+  const Progress::Run run = progress_facts(resources_);
+  progress_ = std::make_unique<Progress>(resources_.config(), run, !resources_.first_rank());
+  observers_.add(*progress_);
+  observers_.add(*trace_);
+  if (record_) observers_.add(*record_);
+  resources_.times.part("trace");
+  ready_seconds_ = resources_.times.seconds();
+  if (resources_.first_rank()) print_run_header(resources_, run, *progress_);
+}
+
+void TrainingRun::close() {
+  if (trace_) trace_->close();
+  if (record_) record_->close();
+  if (resources_.run.folder) resources_.run.folder->unlock()();
+  if (resources_.run.smoke) resources_.run.smoke->remove();
+}
+
+}  // namespace
+
+int train(const Config& config, const World& world) {
+  choose_gpu_queues(config, world);        // before anything starts CUDA
+  start_run_log(world.rank() == 0);
+  RankGuard guard(config, world);
+  TrainingRun run(config, world, guard.watchdog());
+  bool stopped = false;
+  guard.run([&] { stopped = run.run(); }, [&] { run.close(); });
+  return stopped ? kStoppedCode : 0;
+}
+
+}  // namespace blipft

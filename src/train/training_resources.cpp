@@ -1,0 +1,35 @@
+// What a training run owns; see training_resources.h.
+#include "train/training_resources.h"
+
+#include "blipft/version.h"
+#include "engine/settings.h"
+
+namespace blipft {
+
+std::unique_ptr<Ops> Backend::make_ops(const Config& config, bool times_products) const {
+  if (!on_gpu()) return make_cpu_ops();
+  const bool thorough = config.parallel.gemm_search == GemmSearchTime::thorough;
+  const ProductSearch search = !times_products ? ProductSearch::none
+                               : thorough      ? ProductSearch::thorough
+                                               : ProductSearch::quick;
+  return make_cuda_ops(*device, gemm_table, {search, config.train.matmul_precision == MatmulPrecision::high});
+}
+
+WeightContext TrainingResources::weight_context() const {
+  return {model->units(), &engine->store, engine->strategy.get(), backend.device.get(), backend.ops.get(), arena->scratch()};
+}
+
+std::map<std::string, std::string> TrainingResources::facts() const {
+  const Device& device = *backend.device;
+  std::map<std::string, std::string> facts{
+      {"ranks", std::to_string(world.size())},
+      {"strategy", groups_text(memory)},
+      {"device", concat(device.name(), device.code().empty() ? "" : " ", device.code())},
+      {"version", version_commit()},
+      {"batch_size", std::to_string(config().train.batch_size)},
+      {"samples_of_a_step", std::to_string(samples_of_a_step(config(), world.size()))}};
+  if (cuts_parameters(memory.strategy)) facts["reshard"] = reshard_name(memory);
+  return facts;
+}
+
+}  // namespace blipft

@@ -1,0 +1,100 @@
+// TrainingResources: what a training run owns, in the order in which it comes to life; destroyed in reverse.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "generate/validation_answers.h"
+#include "base/start_times.h"
+#include "blipft/checkpoint.h"
+#include "blipft/loading.h"
+#include "blipft/monitor.h"
+#include "checkpoint/content_check.h"
+#include "checkpoint/resume.h"
+#include "engine/engine.h"
+#include "engine/run_data.h"
+#include "plan/memory_plan.h"
+#include "train/start/output_folder.h"
+#include "train/start/smoke_folder.h"
+
+namespace blipft {
+
+/// The settings of a run, once all that the run file leaves open is decided.
+struct TrainingSettings {
+  Config config;                           ///< resolved for these ranks
+  GroupSizes groups{1};
+  std::string choice;                      ///< of train.batch_size: auto: what was chosen, and why; empty: the run file says all
+  std::string choice_timings;              ///< see BatchChoice::timings
+};
+
+/// Which run this is, where it writes, and where it resumes.
+struct RunIdentity {
+  std::unique_ptr<SmokeFolder> smoke;      ///< null unless this is a trial (--smoke)
+  std::unique_ptr<OutputFolder> folder;
+  std::unique_ptr<ResumePoint> resume;     ///< null: the run begins at its first step
+  std::string id;
+  int64_t first_step = 0;
+  std::string changed_keys;                ///< with another value than before the resume; empty: none
+  Facts inputs;                            ///< what the run reads; on rank 0
+};
+
+/// What a rank computes with.
+struct Backend {
+  std::unique_ptr<DeviceMonitor> monitor;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<KernelTracer> kernels;   ///< null unless trace.kernels names steps
+  int64_t context_bytes = 0;               ///< of the device, before communicators and the arena
+  std::string gemm_table;                  ///< file of the algorithms that were chosen for products, on GPUs
+  std::unique_ptr<Ops> ops;
+  /// Returns an Ops of the device. `times_products`: it searches for the fastest algorithms.
+  std::unique_ptr<Ops> make_ops(const Config& config, bool times_products) const;
+  bool on_gpu() const { return device->kind() == DeviceKind::cuda; }
+};
+
+/// Where weights come from, and the comparison of what all ranks have read.
+struct WeightSources {
+  std::shared_ptr<const SafetensorsReader> adapters;    ///< that the run began with, if with any
+  std::shared_ptr<const SafetensorsReader> checkpoint;  ///< kept while the run is to save what it does not train
+  std::unique_ptr<ContentCheck> contents;
+};
+
+struct Loaders {
+  std::unique_ptr<DataLoader> training, validation;  ///< validation: null if the run does not validate
+  std::vector<TextShape> first_shapes;     ///< of this rank's first steps, if steps are captured and texts are not surveyed
+};
+
+struct TrainingResources {
+  TrainingResources(const Config& config, const World& of) : world(of), settings{config} {}
+  TrainingResources(const TrainingResources&) = delete;
+  TrainingResources& operator=(const TrainingResources&) = delete;
+
+  const World& world;
+  StartTimes times;
+  TrainingSettings settings;
+  RunIdentity run;
+  std::unique_ptr<Model> model;
+  RunData data;
+  std::shared_ptr<ValidationPrompts> prompts;  ///< null: validations generate nothing
+  Backend backend;
+  std::unique_ptr<CommGroups> groups;
+  std::unique_ptr<Optimizer> optimizer;
+  SpanRecorder spans;
+  MemoryPlan memory;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Engine> engine;
+  WeightSources sources;
+  Loaders loaders;
+  std::unique_ptr<ValidationAnswers> answers;  ///< null: validations generate nothing
+
+  const Config& config() const { return settings.config; }
+  bool first_rank() const { return world.rank() == 0; }
+  bool records_spans() const { return config().trace.enabled && config().trace.spans != SpanTracing::none; }
+  int64_t total_steps() const { return loaders.training->total_steps(); }
+  WeightContext weight_context() const;
+  /// What a checkpoint records of the run's circumstances, to be compared at a resume.
+  std::map<std::string, std::string> facts() const;
+};
+
+}  // namespace blipft

@@ -1,0 +1,40 @@
+// Validation: the loss of the held-out samples, and the scores of texts that are generated for them.
+#pragma once
+
+#include <string>
+
+#include "train/best_validation.h"
+#include "train/run_faults.h"
+#include "train/observers/training_observer.h"
+#include "train/training_resources.h"
+
+namespace blipft {
+
+class Validation {
+ public:
+  /// All of it outlives this.
+  Validation(TrainingResources& resources, RunFaults& faults, TrainingObserver& observers);
+  /// Returns true if the run validates after `step`.
+  bool due(int64_t step) const;
+  /// Validates, and generates if that is due too. No step is in flight. Called by all ranks.
+  void run(int64_t step);
+  const BestValidation& best() const { return best_; }
+  /// Returns true once if the latest validation is the best so far.
+  bool take_best_now() { return std::exchange(best_now_, false); }
+  /// Why train.early_stopping_patience ends the run; call it if best().out_of_patience().
+  std::string early_stop_text() const;
+
+ private:
+  ValidationEvent measure_loss(int64_t step);
+  bool generates_after(int64_t step) const;
+  void evaluate(int64_t step);
+  int64_t interval() const;                // of validations, in steps
+
+  TrainingResources& r_;
+  RunFaults& faults_;
+  TrainingObserver& observers_;
+  BestValidation best_;                    // of all so far
+  bool best_now_ = false;
+};
+
+}  // namespace blipft

@@ -1,0 +1,233 @@
+// The timing of a candidate; see step_timer.h.
+#include "tune/step_timer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "engine/placement.h"
+#include "engine/settings.h"
+#include "ops/host_memory.h"
+#include "plan/memory_plan.h"
+#include "weights/weights.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kMostSteps = 4;          // that count, in flight together
+constexpr double kFewestSteps = 3;         // one that warms up, one that counts, and the one before it
+
+// A timing needs no evaluation, no records.
+Config bare(Config config, const TimedStep& step) {
+  step.settings.apply(config);
+  config.train.accumulate_grad_batches = step.micro_batches;
+  config.data.val_path.clear();
+  config.data.val_split_fraction = 0;
+  config.evaluate.samples = 0;
+  config.trace.enabled = false;
+  config.model.init = InitialWeights::random;
+  config.output.save_model = false;
+  return config;
+}
+
+// Lengths of `count` texts that take `rows` rows in all.
+int64_t length_of(int64_t i, int64_t count, int64_t rows) { return rows / count + (i % count < rows % count ? 1 : 0); }
+
+// One step of random texts and pictures.
+class RandomBatch {
+ public:
+  RandomBatch(Device& device, const ModelInputs& inputs, const Config& config, const TextShape& text)
+      : layout_(inputs, config.train.accumulate_grad_batches, config.train.batch_size, text), memory_(device, layout_.bytes()) {
+    batch_.layout = layout_;
+    batch_.block = memory_.get();
+    std::vector<BatchSample> samples;
+    for (int64_t i = 0; i < layout_.samples(); ++i) {
+      samples.push_back({sample(i), i, false});
+      batch_.text_tokens_used += samples.back().text.rows();
+      if (!inputs.has_picture()) continue;
+      uint8_t* pixels = BatchWriter::pixels(layout_, memory_.get(), i);
+      std::generate_n(pixels, inputs.picture_size * inputs.picture_size * 3, [&] { return static_cast<uint8_t>(random_()); });
+    }
+    BatchWriter(0, false).write(layout_, samples, memory_.get());
+  }
+  const HostBatch& batch() const { return batch_; }
+
+ private:
+  std::vector<int32_t> ids(int64_t count, int64_t vocabulary) {
+    std::vector<int32_t> drawn(static_cast<size_t>(count));
+    for (int32_t& id : drawn) id = static_cast<int32_t>(static_cast<int64_t>(random_()) % vocabulary);
+    return drawn;
+  }
+  TokenizedText sample(int64_t i) {
+    const ModelInputs& inputs = layout_.inputs();
+    const TextShape& shape = layout_.text();
+    const int64_t count = layout_.batch_size(), length = length_of(i, count, shape.rows(count));
+    TokenizedText text;
+    text.ids = ids(length, inputs.vocabulary);
+    text.learnt.assign(text.ids.size(), 1);
+    if (inputs.instruction)
+      text.instruction = ids(std::min(length_of(i, count, layout_.instruction_text_rows()), inputs.instruction.max_tokens),
+                             inputs.instruction.vocabulary);
+    if (inputs.has_source()) text.source = ids(length_of(i, count, shape.source_rows(count)), inputs.vocabulary);
+    return text;
+  }
+
+  std::minstd_rand random_{1};
+  const BatchLayout layout_;
+  const HostMemory memory_;
+  HostBatch batch_;
+};
+
+// All that a rank needs for steps. What it holds is given back when it ends, in reverse.
+class StepTimer {
+ public:
+  StepTimer(const StepTimerParts& parts, const Config& asked, const TimedStep& step)
+      : parts_(parts), config_(bare(asked, step)), text_(step.text) {}
+  // Of this rank alone. Throws where memory does not suffice.
+  void take_memory() {
+    Device& device = *parts_.device;
+    model_ = make_model(config_);
+    ops_ = parts_.make_ops();
+    optimizer_ = make_optimizer(config_.train);
+    plan_ = plan_memory(config_, *model_, parts_.sizes, parts_.device_bytes, {text_});
+    arena_ = std::make_unique<Arena>(device, *plan_.arena);
+    engine_ = make_engine(plan_, {&config_, model_.get(), &device, ops_.get(), parts_.groups->groups(), arena_.get(),
+                                  optimizer_.get(), nullptr, nullptr, {}, {text_}});
+    check_host_memory(config_, *parts_.world, arena_->host_bytes());
+    arena_->commit();
+    batch_ = std::make_unique<RandomBatch>(device, model_->inputs(), config_, text_);
+  }
+  // By all ranks, as what follows of these.
+  void connect() { expose_memory(config_, *parts_.groups, *arena_, engine_->store); }
+  void disconnect() {
+    parts_.device->synchronize();
+    parts_.groups->withdraw();
+  }
+  void bind() { engine_->bind(); }
+  void warm_up() { engine_->program->warm_up(arena_->scratch()); }  // by all ranks
+  void prepare() {
+    const WeightContext context{model_->units(), &engine_->store, engine_->strategy.get(), parts_.device, ops_.get(),
+                                arena_->scratch()};
+    init_weights(context, static_cast<uint64_t>(config_.train.seed));
+    engine_->program->prepare({text_});
+  }
+  // Seconds of one of `count` steps, of several from the first one's end on. By all ranks.
+  double run(int64_t count) {
+    StepProgram& program = *engine_->program;
+    int64_t begin = 0, end = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      program.launch(batch_->batch(), 0);
+      program.batch_taken(true);
+    }
+    StepResult result;
+    for (int64_t i = 0; i < count; ++i) {
+      program.finished(true, result);
+      if (i == 0) begin = count > 1 ? result.end_ns : result.begin_ns;
+      end = result.end_ns;
+    }
+    return 1e-9 * static_cast<double>(std::max<int64_t>(1, end - begin)) / static_cast<double>(std::max<int64_t>(1, count - 1));
+  }
+
+ private:
+  const StepTimerParts& parts_;
+  const Config config_;
+  const TextShape text_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Optimizer> optimizer_;
+  MemoryPlan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RandomBatch> batch_;
+};
+
+// What each rank does alone. Why it failed on one, on all ranks; "": it did on none.
+template <class Body>
+std::string failure_of(const World& world, const Body& body) {
+  std::string failure;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    failure = *error.what() ? error.what() : "unknown error";
+  }
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const int64_t rank = -world.max(failure.empty() ? -kNone : -world.rank());
+  return rank == kNone ? "" : world.from_rank(rank, failure);
+}
+
+CandidateTime failed(const std::string& failure) { return {0, brief(failure, 160), true}; }
+
+// From the first collective of the candidate to the last.
+CandidateTime time_connected(StepTimer& timer, const World& world, const TimedStep& step, const TimingAllowance& allowance,
+                             const std::function<double()>& passed) {
+  if (const std::string why = failure_of(world, [&] { timer.bind(); }); !why.empty()) return failed(why);
+  timer.warm_up();
+  if (const std::string why = failure_of(world, [&] { timer.prepare(); }); !why.empty()) return failed(why);
+  if (passed() + kFewestSteps * step.estimate > allowance.left) return {0, "no time was left for its steps"};
+  const auto steps = [&](int64_t count) { return world.max(timer.run(count)); };
+  const double first = steps(1), room = std::min((allowance.share - passed()) / first, static_cast<double>(kMostSteps));
+  return {step.scale * steps(std::max<int64_t>(2, std::llround(std::floor(room))))};
+}
+
+// Seconds from now on, of the rank for which it is latest. Called by all ranks.
+ChoiceTiming::Clock clock_of(const StepTimerParts& parts) {
+  return [&parts, start = parts.now()] { return parts.world->max(parts.now() - start); };
+}
+
+CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const TimedStep& step, const TimingAllowance& allowance) {
+  const World& world = *parts.world;
+  const auto passed = clock_of(parts);
+  auto timer = std::make_unique<StepTimer>(parts, asked, step);
+  if (const std::string why = failure_of(world, [&] { timer->take_memory(); }); !why.empty()) return failed(why);
+  try {
+    timer->connect();
+    const CandidateTime time = time_connected(*timer, world, step, allowance, passed);
+    timer->disconnect();
+    return time;
+  } catch (const std::exception& error) {
+    if (world.size() == 1) return failed(error.what());
+    // Others may wait in a collective for this rank, and its memory cannot be freed while its own work waits for them: the
+    // process ends with it.
+    (void)timer.release();
+    throw;
+  }
+}
+
+TimedStep from_rank_0(const World& world, TimedStep step) {
+  step.settings = ChosenSettings::of(world.from_rank(0, step.settings.text()));
+  world.broadcast(&step.micro_batches, sizeof step.micro_batches, 0);
+  world.broadcast(&step.text, sizeof step.text, 0);
+  world.broadcast(&step.estimate, sizeof step.estimate, 0);
+  world.broadcast(&step.scale, sizeof step.scale, 0);
+  return step;
+}
+
+}  // namespace
+
+TimedStep timed_step(const FitSearch& search, const FitRow& row) {
+  const int64_t all = row.config.train.accumulate_grad_batches;
+  TimedStep step{ChosenSettings::of(row.config), ChoiceTiming::micro_batches(all, row.time.total()), row.text, row.time.total(), 1};
+  if (step.micro_batches == all) return step;
+  step.estimate = search.seconds_of(row, step.micro_batches);
+  step.scale = row.time.total() / step.estimate;
+  return step;
+}
+
+std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps) {
+  const World& world = *parts.world;
+  const auto passed = clock_of(parts);
+  int64_t count = static_cast<int64_t>(steps.size());
+  world.broadcast(&count, sizeof count, 0);
+  std::vector<TimedStep> all = steps;
+  all.resize(static_cast<size_t>(count), {{1, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {}}});
+  for (TimedStep& step : all) step = from_rank_0(world, step);
+  // Where the steps of two do not fit, nothing can be compared.
+  if (count > 1 && kFewestSteps * (all[0].estimate + all[1].estimate) > ChoiceTiming::kSeconds)
+    return std::vector<CandidateTime>(all.size(), {0, "steps take too long"});
+  return ChoiceTiming::run(
+      all.size(), passed, [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, asked, all[i], allowance); });
+}
+
+}  // namespace blipft

@@ -1,0 +1,270 @@
+// Pictures: decoding and resizing against PIL's own results (test/golden/images, made by tools/make_image_golden.py),
+// and the photos of the shared data against transformers' BlipImageProcessor.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "blipft/pictures.h"
+#include "blipft/error.h"
+#include "pictures/image_webp.h"
+#include "support/error_message.h"
+#include "support/temporary_directory.h"
+
+using namespace blipft;
+using testing::message_of;
+using testing::TemporaryDirectory;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string golden = "test/golden/images/";
+
+std::vector<uint8_t> read_bytes(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  REQUIRE_MESSAGE(in.good(), "cannot open " << file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+json golden_index() {
+  std::ifstream in(golden + "index.json");
+  REQUIRE_MESSAGE(in.good(), "cannot open " << golden << "index.json");
+  return json::parse(in);
+}
+
+Image decode_file(const std::string& file, const DecodeSettings& settings = {}) {
+  const auto bytes = read_bytes(file);
+  return decode_image(bytes.data(), bytes.size(), file, settings);
+}
+
+/// The record of `file` with these settings; where there is none they give what the default gives, the first record.
+const json& decode_record(const std::vector<json>& records, const DecodeSettings& settings) {
+  const std::string transparency = settings.white_background ? "white" : "drop";
+  for (const json& record : records)
+    if (record["exif_orientation"] == json(settings.exif_orientation) && record["transparency"] == json(transparency))
+      return record;
+  return records.front();
+}
+
+int largest_difference(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
+  REQUIRE(a.size() == b.size());
+  int largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(int(a[i]) - int(b[i])));
+  return largest;
+}
+
+uint32_t crc32(const std::vector<uint8_t>& bytes) {
+  uint32_t crc = 0xffffffffu;
+  for (uint8_t byte : bytes) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (0xedb88320u & (0u - (crc & 1)));
+  }
+  return ~crc;
+}
+
+std::string captions_directory() {
+  const char* shared = std::getenv("BLIPFT_SHARED");
+  return std::string(shared ? shared : "../shared") + "/data/captions/";
+}
+
+}  // namespace
+
+TEST_SUITE("image") {
+  TEST_CASE("decoded pixels are PIL's") {
+    const json index = golden_index();
+    std::map<std::string, std::vector<json>> files;
+    for (const json& record : index["decode"]) files[record["file"]].push_back(record);
+    REQUIRE(files.size() > 110);
+    int64_t differ = 0;
+    for (const auto& [file, records] : files) {
+      CAPTURE(file);
+      CHECK(records.front()["exif_orientation"] == json(true));
+      CHECK(records.front()["transparency"] == json("white"));
+      for (const bool turn : {true, false})
+        for (const bool white : {true, false}) {
+          CAPTURE(turn);
+          CAPTURE(white);
+          const json& record = decode_record(records, {turn, white});
+          const Image image = decode_file(golden + file, {turn, white});
+          CHECK(image.width == record["width"].get<int64_t>());
+          CHECK(image.height == record["height"].get<int64_t>());
+          // Equal: the default integer DCT and the triangle ("fancy") chroma filter give the same bits in every
+          // libjpeg-turbo, and PNG is lossless.
+          CHECK(largest_difference(image.rgb, read_bytes(golden + record["expected"].get<std::string>())) == 0);
+          differ += &record != &records.front();
+        }
+    }
+    CHECK(differ > 100);                        // or the settings would not matter
+  }
+
+  TEST_CASE("WebP: decoded pixels are PIL's") {
+    const json index = golden_index();
+    REQUIRE(index["webp"].size() >= 10);
+    if (!reads_webp()) {
+      const std::string message = message_of([] { decode_file(golden + "lossy.webp"); });
+      CHECK_MESSAGE(message.find("lossy.webp: it is a WebP, and this program was built without libwebp") !=
+                        std::string::npos, message);
+      std::cout << "SKIPPED: WebP: decoded pixels are PIL's (built without libwebp)" << std::endl;
+      return;
+    }
+    for (const json& record : index["webp"]) {
+      CAPTURE(record.dump());
+      const std::string file = record["file"];
+      const Image image = decode_file(golden + file, {record["exif_orientation"], record["transparency"] == json("white")});
+      CHECK(image.width == record["width"].get<int64_t>());
+      CHECK(image.height == record["height"].get<int64_t>());
+      // Lossless pictures are bits; of lossy ones a version of libwebp may round a colour the other way.
+      const int most = file.starts_with("lossy") ? 1 : 0;
+      CHECK(largest_difference(image.rgb, read_bytes(golden + record["expected"].get<std::string>())) <= most);
+    }
+    for (const json& file : index["broken_webp"]) {
+      CAPTURE(file.dump());
+      const std::string name = golden + file.get<std::string>();
+      CHECK(message_of([&] { decode_file(name); }).starts_with("cannot decode the picture " + name));
+    }
+  }
+
+  TEST_CASE("resized pixels are PIL's, bit for bit") {
+    const json index = golden_index();
+    REQUIRE(index["resize"].size() >= 14);
+    for (const json& record : index["resize"]) {
+      const std::string expected = record["expected"];
+      CAPTURE(expected);
+      const Image image = resize_bicubic(decode_file(golden + record["file"].get<std::string>()), record["width"],
+                                         record["height"]);
+      CHECK(image.width == record["width"].get<int64_t>());
+      CHECK(largest_difference(image.rgb, read_bytes(golden + expected)) == 0);
+    }
+  }
+
+  TEST_CASE("broken files are refused by name") {
+    const json index = golden_index();
+    REQUIRE(index["broken"].size() >= 9);
+    for (const json& record : index["broken"]) {
+      const std::string file = record;
+      CAPTURE(file);
+      const auto bytes = read_bytes(golden + file);
+      const std::string message = message_of([&] { decode_image(bytes.data(), bytes.size(), "shard/" + file); });
+      CHECK_MESSAGE(message.find("shard/" + file) != std::string::npos, message);
+    }
+  }
+
+  TEST_CASE("no cut of a file gets through or crashes") {
+    for (const char* file : {"baseline_420.jpg", "progressive.jpg", "cmyk_adobe.jpg", "palette.png",
+                             "interlaced_rgb.png", "orientation_behind_text.jpg", "orientation_raw_profile.png",
+                             "palette_trns.png"}) {
+      const auto bytes = read_bytes(golden + file);
+      for (size_t size = 0; size + 1 < bytes.size(); size += 7) {
+        CAPTURE(file);
+        CAPTURE(size);
+        // A copy, so that sanitizers see a read past the end.
+        const std::vector<uint8_t> part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+        CHECK_THROWS_AS(decode_image(part.data(), part.size(), file), UserError);
+      }
+    }
+  }
+
+  TEST_CASE("no damage to metadata crashes or loses the picture") {
+    const auto good = read_bytes(golden + "orientation_behind_text.jpg");
+    const size_t begin = 12, end = begin + 46;  // of the EXIF directory
+    for (size_t at = begin; at < end; ++at)
+      for (const int value : {0, 1, 0x7f, 0xff}) {
+        CAPTURE(at);
+        CAPTURE(value);
+        std::vector<uint8_t> bytes(good.begin(), good.end());
+        bytes[at] = static_cast<uint8_t>(value);
+        const Image image = decode_image(bytes.data(), bytes.size(), "damaged.jpg");
+        CHECK(image.height * image.width == 35);
+      }
+  }
+
+  TEST_CASE("photos as BlipImageProcessor prepares them") {
+    const json photos = golden_index()["photos"];
+    REQUIRE(photos.size() == 86);
+    if (!fs::exists(captions_directory())) {
+      std::cout << "SKIPPED: photos as BlipImageProcessor prepares them (no " << captions_directory() << ")\n";
+      return;
+    }
+    const ImageProcessor processor;
+    double decode_seconds = 0, resize_seconds = 0;
+    const auto now = [] { return std::chrono::steady_clock::now(); };
+    for (const json& record : photos) {
+      const std::string file = captions_directory() + record["file"].get<std::string>();
+      CAPTURE(file);
+      const auto start = now();
+      const Image photo = decode_file(file);
+      const auto decoded = now();
+      const Image small = resize_bicubic(photo, processor.image_size, processor.image_size);
+      decode_seconds += std::chrono::duration<double>(decoded - start).count();
+      resize_seconds += std::chrono::duration<double>(now() - decoded).count();
+      CHECK(crc32(small.rgb) == record["crc32"].get<uint32_t>());
+      if (!record.contains("values")) continue;
+      for (const json& value : record["values"]) {
+        const int64_t y = value[0], x = value[1], c = value[2];
+        const double pixel = small.rgb[(y * small.width + x) * 3 + c];
+        // The golden values are rounded to 6 decimals and were computed in float32.
+        CHECK((pixel / 255 - processor.statistics.mean[c]) / processor.statistics.std[c] ==
+              doctest::Approx(value[3].get<double>()).epsilon(2e-6).scale(1));
+      }
+    }
+    std::cout << "photos of 512 px: decode " << 1e3 * decode_seconds / 86 << " ms, resize " << 1e3 * resize_seconds / 86
+              << " ms each, one core\n";
+  }
+
+  TEST_CASE("preprocessor_config.json") {
+    TemporaryDirectory directory;
+    const std::string file = (directory.path / "preprocessor_config.json").string();
+    const auto write = [&](const std::string& text) { std::ofstream(file) << text; };
+    const auto load = [&] { return ImageProcessor::from_directory(directory.path.string()); };
+    const auto message = [&](const std::string& text) {
+      write(text);
+      return message_of([&] { load(); });
+    };
+    const auto names = [&](const std::string& text, const std::vector<std::string>& parts) {
+      const std::string found = message(text);
+      CAPTURE(found);
+      CHECK(found.find(file) != std::string::npos);
+      for (const std::string& part : parts) {
+        CAPTURE(part);
+        CHECK(found.find(part) != std::string::npos);
+      }
+    };
+
+    CHECK(load().image_size == 224);  // no file: the defaults
+    CHECK(load().statistics.mean[1] == doctest::Approx(0.4578275));
+    write(R"({"size": {"height": 384, "width": 384}, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.3],
+              "resample": 3, "rescale_factor": 0.00392156862745098, "do_resize": true, "do_rescale": true,
+              "do_normalize": true, "do_convert_rgb": true, "image_processor_type": "BlipImageProcessor"})");
+    CHECK(load().image_size == 384);
+    CHECK(load().statistics.mean[2] == doctest::Approx(0.3));
+    CHECK(load().statistics.std[1] == doctest::Approx(0.25));
+    write(R"({"size": 364})");
+    CHECK(load().image_size == 364);
+
+    names("{", {"JSON"});
+    names("[]", {"object"});
+    names(R"({"size": {"height": 224, "width": 336}})", {"size", "336"});
+    names(R"({"size": {"shortest_edge": 224}})", {"size", "shortest_edge"});
+    names(R"({"size": -4})", {"size", "-4"});
+    names(R"({"resample": 2})", {"resample", "2", "3"});
+    names(R"({"rescale_factor": 0.5})", {"rescale_factor", "0.5"});
+    names(R"({"do_normalize": false})", {"do_normalize", "false", "true"});
+    names(R"({"do_center_crop": true})", {"do_center_crop", "true", "false"});
+    names(R"({"image_mean": [0.5, 0.5]})", {"image_mean", "[0.5,0.5]"});
+    names(R"({"image_std": [0.5, 0, 0.5]})", {"image_std", "0"});
+  }
+
+  TEST_CASE("processor_config.json holds the same settings one level down") {
+    TemporaryDirectory directory;
+    std::ofstream(directory.path / "processor_config.json")
+        << R"({"image_processor": {"size": {"height": 98, "width": 98}}, "num_query_tokens": 32})";
+    CHECK(ImageProcessor::from_directory(directory.path.string()).image_size == 98);
+  }
+}
