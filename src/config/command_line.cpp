@@ -102,6 +102,13 @@ void set_action(CommandLine& line, CommandLine::Action action) {
   line.action = action;
 }
 
+// An empty text, of an unset variable of a shell perhaps, does not mean that the option is absent.
+const std::string& not_empty(const Option& option, const std::string& value) {
+  BLIPFT_USER_CHECK(!value.empty(), option.name, ": found an empty value, expected ", option.value,
+                    ". Give one, or leave the option out.");
+  return value;
+}
+
 void take_option(CommandLine& line, const Option& option, const std::string& value) {
   using Action = CommandLine::Action;
   const std::string name = option.name;
@@ -112,9 +119,9 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--version") set_action(line, Action::version);
   else if (name == "--generate") set_action(line, Action::generate);
   else if (name == "--evaluate") set_action(line, Action::evaluate);
-  else if (name == "--prompt") line.prompt = value;
-  else if (name == "--image") line.image = value;
-  else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = value;
+  else if (name == "--prompt") line.prompt = not_empty(option, value);
+  else if (name == "--image") line.image = not_empty(option, value);
+  else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = not_empty(option, value);
   else if (name == "--ranks") line.plan_ranks = parse_count(name, value, most_ranks);
   else if (name == "--node-ranks") line.plan_node_ranks = parse_count(name, value, most_ranks);
   else set_gpu_gib(line, name, value);

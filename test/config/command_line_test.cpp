@@ -95,4 +95,16 @@ TEST_SUITE("config") {
     CHECK(contains(parse_message({"--smoke=0", "a.yaml"}), "--smoke: found \"0\", expected an integer >= 1"));
     CHECK(contains(parse_message({"--smoke", "--plan", "a.yaml"}), "--smoke tries a run"));
   }
+
+  TEST_CASE("options whose value is empty are refused") {
+    for (const char* option : {"--prompt", "--image", "--export"}) {
+      CAPTURE(option);
+      const std::string expected = std::string(option) + ": found an empty value, expected ";
+      const std::string joined = std::string(option) + "=";
+      CHECK(contains(parse_message({option, "", "a.yaml"}), expected));
+      CHECK(contains(parse_message({joined.c_str(), "a.yaml"}), expected));
+    }
+    CHECK(parse({"--smoke", "a.yaml"}).smoke_steps == 5);
+    CHECK(parse({"--help"}).help_section.empty());
+  }
 }
