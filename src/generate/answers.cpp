@@ -259,9 +259,11 @@ class AnswerRun {
     }
     Evaluation evaluation;
     std::vector<ScoredText> all;
+    const AnswerText answers(generation_.tokenizer(), generation_.settings());
     for (const auto& [number, line] : sorted) {
       const PromptedSample& prompt = set_->prompt_set().prompts()[static_cast<size_t>(number)];
-      ScoredText scored = scored_text(prompt, number, line.at("prompt").get<std::string>(), line.at("text").get<std::string>());
+      ScoredText scored = scored_text(prompt, number, line.at("prompt").get<std::string>(),
+                                      line.at("text").get<std::string>(), answers);
       all.push_back(scored);
       if (!prompt.references.empty()) evaluation.add(std::move(scored));
     }

@@ -42,11 +42,12 @@ void read_scores(const std::string& text, ValidationScores& to) {
 ValidationAnswers::ValidationAnswers(const Parts& parts)
     : parts_(parts), metrics_(metrics_of_validations(*parts.config, parts.prompts->set.inputs().has_picture())) {
   const PromptSet& set = parts_.prompts->set;
+  const AnswerText answers(*parts_.tokenizer, parts_.prompts->settings);
   parts_.world->together([&] {
     std::vector<ScoredText> right;         // with the first reference as the answer
     for (const PromptedSample& prompt : set.prompts())
       right.push_back(scored_text(prompt, static_cast<int64_t>(right.size()), "",
-                                  prompt.references.empty() ? "" : prompt.references.front()));
+                                  answers.clean(prompt.references.empty() ? "" : prompt.references.front()), answers));
     int64_t samples = 0;
     (void)scores_of(right, samples);
   });
@@ -95,9 +96,11 @@ std::vector<ScoredText> ValidationAnswers::texts_of(const std::vector<std::strin
     }
   }
   std::vector<ScoredText> texts;
+  const AnswerText answers(*parts_.tokenizer, parts_.prompts->settings);
   for (const auto& [number, line] : sorted) {
     const PromptedSample& prompt = parts_.prompts->set.prompts()[static_cast<size_t>(number)];
-    texts.push_back(scored_text(prompt, number, parts_.tokenizer->decode(prompt.ids), line.at("text").get<std::string>()));
+    texts.push_back(
+        scored_text(prompt, number, parts_.tokenizer->decode(prompt.ids), line.at("text").get<std::string>(), answers));
     tokens.push_back(line.at("tokens").get<int64_t>());
   }
   return texts;

@@ -53,6 +53,22 @@ def write_records(space, records):
 
 
 @test
+def a_perfect_model_has_exact_match_1(space):
+    own = f"output.path={space.new()}"
+    data = write_records(space, [{"instruction": f"Say {i}.", "output": "?"} for i in range(5)])
+    out, _ = answered("--generate", space.config, own, f"generate.path={data}")
+    said = [line["text"] for line in lines_of(folder_of(out) / "generated.jsonl")]
+    check(len(set(said)) > 2, said)
+    for before, behind, options in ((" ", "\n", ()), ("<think>\n\n</think>\n\n", "", ()), ("", "|rest", ("generate.stop=[\"|\"]",))):
+        right = write_records(space, [{"instruction": f"Say {i}.", "output": before + text + behind} for i, text in enumerate(said)])
+        out, _ = answered("--evaluate", space.config, own, f"generate.path={right}", "evaluate.metrics=[exact_match]", *options)
+        check(scores_of(out)["exact_match"] == 1, before, behind, out)
+    wrong = write_records(space, [{"instruction": f"Say {i}.", "output": " " + text + "x"} for i, text in enumerate(said)])
+    out, _ = answered("--evaluate", space.config, own, f"generate.path={wrong}", "evaluate.metrics=[exact_match]")
+    check(scores_of(out)["exact_match"] == 0, out)
+
+
+@test
 def empty_values_of_options_are_refused(space):
     for option in ("--prompt", "--image"):
         for arguments in ((option, ""), (f"{option}=",)):

@@ -16,8 +16,11 @@ namespace blipft {
 class AnswerText {
  public:
   AnswerText(const Tokenizer& tokenizer, const GenerateSettings& settings) : tokenizer_(tokenizer), settings_(settings) {}
-  /// Without the first stop text and what is behind it, and without white space around.
+  /// Returns clean() of the decoded ids.
   std::string of(std::span<const int32_t> ids) const;
+  /// Returns `text` without an empty think block at its start (Qwen 3's chat template puts one before each answer), up
+  /// to the first stop text behind that, and without white space at both ends. References are cleaned the same way.
+  std::string clean(std::string text) const;
   /// Whether new ids hold a stop text: then all of them stay.
   std::optional<size_t> stops(std::span<const int32_t> ids) const;
 
@@ -27,7 +30,9 @@ class AnswerText {
   const GenerateSettings& settings_;
 };
 
-/// The sample of a prompt, `number` in its set, with `prompt_text` and the answer `text`.
-ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string prompt_text, std::string text);
+/// The sample of a prompt, `number` in its set, with `prompt_text` and the answer `text`. Its references are cleaned by
+/// `answers`, as `text` was.
+ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string prompt_text, std::string text,
+                       const AnswerText& answers);
 
 }  // namespace blipft
