@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes test/golden/metrics/*.json: what published tools say of odd texts and random sets, for test/evaluate.
 
-    python3 tools/make_metric_golden.py test/golden/metrics --vqa-eval vqa_eval.py --squad squad_metrics.py
+    python3 tools/make_metric_golden.py test/golden/metrics --vqa-eval vqaEval.py --lavis vqa_eval.py \
+        --squad squad_metrics.py
 
 Needs pycocoevalcap 1.2 with Java (tokenizer, CIDEr, BLEU, ROUGE-L) and lm-eval 0.4.13 (choices, perplexities); a tool
-that this Python lacks is named, and its file is left as it is. vqa_eval.py is the official VQA script as salesforce-
-lavis 1.0.2 ships it (lavis/common/vqa_tools), squad_metrics.py that of transformers 4.57 (data/metrics).
+that this Python lacks is named, and its file is left as it is. vqaEval.py is the official VQA script of GitHub's
+GT-Vision-Lab/VQA (a013f00), vqa_eval.py the earlier version that salesforce-lavis 1.0.2 ships (lavis/common/vqa_tools),
+squad_metrics.py that of transformers 4.57 (data/metrics).
 """
 import argparse
 import contextlib
@@ -148,9 +150,19 @@ def load(path, name):
     return module
 
 
-def vqa(path):
+def vqa_accuracy(module, said, given):
+    answers = [{"answer": a, "answer_id": n} for n, a in enumerate(given)]
+    truth = {1: {"answers": answers, "question_type": "", "answer_type": ""}}
+    one = module.VQAEval(types.SimpleNamespace(qa=truth, getQuesIds=lambda: [1]),
+                         types.SimpleNamespace(qa={1: {"answer": said}}), n=17)
+    with contextlib.redirect_stdout(io.StringIO()):
+        one.evaluate()
+    return one.evalQA[1] / 100
+
+
+def vqa(official_path, lavis_path):
     rng = random.Random(30)
-    module = load(path, "vqa_eval")
+    official, module = load(official_path, "vqaEval"), load(lavis_path, "vqa_eval")
     pieces = ["yes", "no", "a", "an", "the", "The", "two", "Two", "2", "none", "zero", "ten", "dont", "DONT",
               "isnt", "im", "red/blue", "red, blue", "1,000", "2.5", "3.", ".5", "U.S.", "left-hand", "can't",
               "cant", "it's", "somebody'd", "yall", "what's that?", "(both)", "[x]", "\"quoted\"", "semi;colon",
@@ -172,16 +184,8 @@ def vqa(path):
         given = [rng.choice(pool) for _ in range(rng.choice([10, 10, 10, 2, 3, 5]))]
         said = rng.choice(pool + [rng.choice(answers)])
         cases.append([said, given])
-    accuracies = []
-    for said, given in cases:
-        answers = [{"answer": a, "answer_id": n} for n, a in enumerate(given)]
-        truth = {1: {"answers": answers, "question_type": "", "answer_type": ""}}
-        one = module.VQAEval(types.SimpleNamespace(qa=truth, getQuesIds=lambda: [1]),
-                             types.SimpleNamespace(qa={1: {"answer": said}}), n=17)
-        with contextlib.redirect_stdout(io.StringIO()):
-            one.evaluate()
-        accuracies.append(one.evalQA[1] / 100)
-    return {"normalized": normalized, "cases": [[s, g, a] for (s, g), a in zip(cases, accuracies)]}
+    scored = [[said, given, vqa_accuracy(official, said, given), vqa_accuracy(module, said, given)] for said, given in cases]
+    return {"normalized": normalized, "cases": scored}
 
 
 def squad(path):
@@ -250,6 +254,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--vqa-eval")
+    parser.add_argument("--lavis")
     parser.add_argument("--squad")
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)
@@ -270,8 +275,8 @@ def main():
 
     write("ptb.json", ptb)
     write("captions.json", caption_sets)
-    if options.vqa_eval:
-        write("vqa.json", lambda: vqa(options.vqa_eval))
+    if options.vqa_eval and options.lavis:
+        write("vqa.json", lambda: vqa(options.vqa_eval, options.lavis))
     if options.squad:
         write("squad.json", lambda: squad(options.squad))
     write("lm_eval.json", lm_eval_numbers)

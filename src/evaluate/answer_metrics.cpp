@@ -124,6 +124,15 @@ double f1_of(const std::string& answer, const std::string& reference) {
   return 2 * precision * recall / (precision + recall);
 }
 
+// Mean over the annotators of min(1, matching answers of the others / 3).
+// agrees[i]: annotator i gave the model's answer.
+double mean_agreement(const std::vector<bool>& agrees) {
+  const auto agreeing = std::count(agrees.begin(), agrees.end(), true);
+  double sum = 0;
+  for (bool own : agrees) sum += std::min(1.0, static_cast<double>(agreeing - (own ? 1 : 0)) / 3);
+  return sum / static_cast<double>(agrees.size());
+}
+
 }  // namespace
 
 std::string vqa_without_punctuation(std::string_view answer) {
@@ -150,15 +159,28 @@ std::string vqa_normalized(std::string_view answer) {
   return out;
 }
 
-double vqa_accuracy(std::string_view answer, const std::vector<std::string>& answers) {
+double vqa_accuracy_lavis(std::string_view answer, const std::vector<std::string>& answers) {
   const std::string said = vqa_normalized(answer);
   const bool all_same = std::all_of(answers.begin(), answers.end(), [&](auto& a) { return a == answers[0]; });
   std::vector<bool> agrees;
   for (const auto& given : answers) agrees.push_back((all_same ? given : vqa_without_punctuation(given)) == said);
-  const auto agreeing = std::count(agrees.begin(), agrees.end(), true);
-  double sum = 0;
-  for (bool own : agrees) sum += std::min(1.0, static_cast<double>(agreeing - (own ? 1 : 0)) / 3);
-  return sum / static_cast<double>(answers.size());
+  return mean_agreement(agrees);
+}
+
+double vqa_accuracy(std::string_view answer, const std::vector<std::string>& answers) {
+  const auto in_one_line = [](std::string_view text) {
+    return std::string(unicode::stripped(replace_all(replace_all(text, '\n', " "), '\t', " ")));
+  };
+  std::vector<std::string> given;
+  for (const std::string& one : answers) given.push_back(in_one_line(one));
+  std::string said = in_one_line(answer);
+  if (std::any_of(given.begin(), given.end(), [&](const std::string& one) { return one != given[0]; })) {
+    said = vqa_normalized(said);
+    for (std::string& one : given) one = vqa_normalized(one);
+  }
+  std::vector<bool> agrees;
+  for (const std::string& one : given) agrees.push_back(one == said);
+  return mean_agreement(agrees);
 }
 
 std::string squad_normalized(std::string_view answer) {

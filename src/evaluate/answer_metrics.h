@@ -12,8 +12,12 @@ namespace blipft {
 std::string vqa_normalized(std::string_view answer);
 /// What that script takes out of the annotators' answers, where these are not all the same: punctuation alone.
 std::string vqa_without_punctuation(std::string_view answer);
-/// Mean over the annotators of min(1, others who said the same / 3); 0 to 1. `answers`: one of each annotator.
+/// Returns the mean over the annotators of min(1, others who gave the model's answer / 3), 0 to 1. `answers` has one
+/// answer of each annotator. If these differ, both sides are compared after vqa_normalized(), else as they are.
 double vqa_accuracy(std::string_view answer, const std::vector<std::string>& answers);
+/// Returns the same mean as LAVIS and earlier versions of the official script compute it: the model's answer is always
+/// normalized, the annotators' answers lose punctuation alone, and only if they differ.
+double vqa_accuracy_lavis(std::string_view answer, const std::vector<std::string>& answers);
 
 /// Small letters, no ASCII punctuation, no articles, single blanks: SQuAD's evaluate script.
 std::string squad_normalized(std::string_view answer);

@@ -51,9 +51,9 @@ class TextScorer {
     if (metric == "cider") return caption_score(metric, cider_d(tokenized()));
     if (metric == "rouge_l") return caption_score(metric, rouge_l(tokenized()));
     if (metric.starts_with("bleu")) return caption_score(metric, bleus()[static_cast<size_t>(metric.back() - '1')]);
-    if (metric == "vqa_accuracy") {
-      check_annotators();
-      return by_text(metric, vqa_accuracy);
+    if (metric.starts_with("vqa_accuracy")) {
+      check_annotators(metric);
+      return by_text(metric, metric == "vqa_accuracy" ? vqa_accuracy : vqa_accuracy_lavis);
     }
     if (metric == "squad_exact") return by_text(metric, squad_exact);
     if (metric == "squad_f1") return by_text(metric, squad_f1);
@@ -71,10 +71,10 @@ class TextScorer {
     for (const auto& text : texts_) out.push_back(score(text.candidate, text.references));
     return mean_score(metric, std::move(out));
   }
-  void check_annotators() const {
+  void check_annotators(const std::string& metric) const {
     for (const auto& text : texts_)
       BLIPFT_USER_CHECK(
-          text.references.size() > 1, "vqa_accuracy: sample ", brief(text.id),
+          text.references.size() > 1, metric, ": sample ", brief(text.id),
           " has 1 reference; expected the answers "
           "of several annotators (VQA has ten): with one the accuracy is always 0; use squad_exact or exact_match");
   }
@@ -141,6 +141,7 @@ const std::vector<Metric>& metrics() {
       {"bleu4", texts, true, "BLEU-4 of the corpus, pycocoevalcap"},
       {"rouge_l", texts, true, "ROUGE-L, pycocoevalcap"},
       {"vqa_accuracy", texts, true, "agreement with ten annotators, official VQA script"},
+      {"vqa_accuracy_lavis", texts, true, "the same by LAVIS, which normalises the model's answer alone"},
       {"exact_match", texts, true, "the same text as a reference, lm-eval"},
       {"squad_exact", texts, true, "the same but for case, punctuation and articles, SQuAD script"},
       {"squad_f1", texts, true, "words in common, SQuAD script"},

@@ -282,7 +282,8 @@ class AnswerRun {
   void write_results(const std::vector<ScoredText>& texts) {
     if (std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.id.empty(); })) return;
     const bool vqa = std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.references.size() >= 10; }) &&
-                     std::count(config_.evaluate.metrics.begin(), config_.evaluate.metrics.end(), "vqa_accuracy") > 0;
+                     std::any_of(config_.evaluate.metrics.begin(), config_.evaluate.metrics.end(),
+                                 [](const std::string& name) { return name.starts_with("vqa_accuracy"); });
     files_->write("results.json", vqa ? vqa_results_json(texts) : coco_results_json(texts));
     std::printf("results    %s/results.json (%s's form)\n", files_->folder().c_str(), vqa ? "VQA" : "COCO");
   }

@@ -71,6 +71,7 @@ TEST_SUITE("evaluation") {
     Evaluation set;
     for (const auto& caption : captions) set.add(caption);
     set.add(text(4, "The dog!", {"dog", "a cat"}));
+    set.add(text(5, "red", {"Red", "Red", "a red", "blue"}));     // only vqa_accuracy finds any of these
     const auto choices = [&](int64_t index, const std::vector<std::string>& texts, const std::vector<double>& likelihoods) {
       set.add(ScoredChoices{index, std::to_string(index), texts, likelihoods, 0});
     };

@@ -60,9 +60,19 @@ TEST_SUITE("metrics golden") {
     for (const auto& item : golden["cases"]) {
       CAPTURE(item.dump());
       CHECK(close(vqa_accuracy(item[0].get<std::string>(), item[1]), item[2]));
+      CHECK(close(vqa_accuracy_lavis(item[0].get<std::string>(), item[1]), item[3]));
     }
   }
 
+  TEST_CASE("vqa_accuracy normalises both sides, or neither if all annotators agree") {
+    const std::vector<std::string> split{"two", "two", "two", "two", "two", "yes", "yes", "yes", "yes", "yes"};
+    CHECK(vqa_accuracy("two", split) == 1);
+    CHECK(vqa_accuracy_lavis("two", split) == 0);
+    CHECK(vqa_accuracy("2", split) == 1);
+    CHECK(vqa_accuracy("2", std::vector<std::string>(10, "two")) == 0);
+    CHECK(vqa_accuracy("two", std::vector<std::string>(10, " two\n")) == 1);
+    CHECK(vqa_accuracy("the dog", {"Dog.", "dog", "cat"}) == doctest::Approx((1.0 / 3 + 1.0 / 3 + 2.0 / 3) / 3));
+  }
   TEST_CASE("exact and F1 are those of the SQuAD script") {
     for (const auto& item : testing::golden_metrics("squad.json")) {
       CAPTURE(item.dump());
