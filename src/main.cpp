@@ -18,8 +18,9 @@
 #include "blipft/version.h"
 #include "checkpoint/export_model.h"
 #include "evaluate/run_metrics.h"
-#include "liveness/launch_watch.h"
 #include "agreement/rank_guard.h"
+#include "generate/run_settings.h"
+#include "liveness/launch_watch.h"
 #include "liveness/stop_request.h"
 #include "plan/print_plan.h"
 #include "io/run_log.h"
@@ -48,6 +49,8 @@ Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
   config.model.path = folder_of_model(config.model.path);
   settle_data(config);
+  if (line.action == Action::generate || line.action == Action::evaluate || line.plan_generation)
+    config = with_settings_of_run(config);
   check_metrics(config);
   if (line.smoke_steps > 0) make_smoke(config, line.smoke_steps);
   return config;

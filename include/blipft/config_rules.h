@@ -2,8 +2,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace blipft {
+
+struct Config;
 
 /// Whether a run may go on from a checkpoint with another value of a key.
 enum class OnResume {
@@ -21,5 +24,12 @@ struct KeyRules {
 
 /// Of a key by section and name, "train.lr". Throws Error where there is none of that name.
 KeyRules rules_of(const std::string& key);
+
+/// Returns the keys that decide what a run trains: those of which a resume refuses another value (OnResume::refused).
+std::vector<std::string> keys_of_a_run();
+/// Returns true if the command line set `key`.
+bool on_command_line(const Config& config, const std::string& key);
+/// Gives `key` the value that it has in `run`, unless the command line set it. Adds a note if that is another value.
+void take_from_run(Config& config, const Config& run, const std::string& key);
 
 }  // namespace blipft

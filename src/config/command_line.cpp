@@ -1,6 +1,7 @@
 // Command line: options, the run file, overrides. The text of --help is in help_text.cpp.
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 
 #include "blipft/config.h"
 #include "blipft/error.h"
@@ -188,6 +189,21 @@ void check_line(const CommandLine& line) {
   else BLIPFT_USER_CHECK(!line.config_file.empty(), "no run file given; ", usage_line(), "; see --help");
 }
 
+// The folder of a run stands for its config.yaml with the folder as output.path, where weights of a run are used.
+void take_run_folder(CommandLine& line) {
+  using Action = CommandLine::Action;
+  const bool generates = line.action == Action::generate || line.action == Action::evaluate || line.plan_generation;
+  std::error_code error;
+  if (!generates || !std::filesystem::is_directory(line.config_file, error)) return;
+  const std::string folder = line.config_file;
+  line.config_file = (std::filesystem::path(folder) / "config.yaml").string();
+  BLIPFT_USER_CHECK(std::filesystem::exists(line.config_file, error), folder, ": found a folder without config.yaml, ",
+                    "expected a run file or the folder of a run. Name one of them.");
+  const auto is_output = [](const std::string& one) { return one.starts_with("output.path="); };
+  if (std::none_of(line.overrides.begin(), line.overrides.end(), is_output))
+    line.overrides.push_back("output.path=" + folder);
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
@@ -203,6 +219,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   }
   const bool answered = line.action == CommandLine::Action::help || line.action == CommandLine::Action::version;
   if (!answered) check_line(line);
+  take_run_folder(line);
   if (line.smoke_steps > 0) line.overrides.push_back(concat(smoke_override, "train.max_steps=", line.smoke_steps));  // wins over the file
   return line;
 }

@@ -484,7 +484,8 @@ std::string to_yaml(const Config& config, bool every_key) { return yaml_of(confi
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key) {
   std::vector<std::pair<std::string, std::string>> all;
   for (const Key& key : config_keys())
-    if (every_key || key.section != "generate" || config.places.count(key.full())) all.push_back({key.full(), value_text(key, config)});
+    if (every_key || !key.absence_counts || config.places.count(key.full()))
+      all.push_back({key.full(), value_text(key, config)});
   return all;
 }
 

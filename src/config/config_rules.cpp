@@ -396,12 +396,6 @@ void add_quantize(std::vector<Rule>& rules) {
        [](const Config& c) { return c.model.quantize == WeightQuantization::none && !c.model.quantize_groups.empty(); });
 }
 
-bool on_command_line(const Config& config, const std::string& key) {
-  const auto place = config.places.find(key);
-  return place != config.places.end() &&
-         (place->second.starts_with(override_place) || place->second.starts_with(smoke_override));
-}
-
 bool in_file(const Config& config, const std::string& key) { return given(config, key.c_str()) && !on_command_line(config, key); }
 
 const Key& key_of(const std::string& full) {

@@ -107,7 +107,7 @@ void add_data(std::vector<Key>& keys) {
   keys.back().other_name = "max_seq_length";
   d(&D::prompt_style, "prompt_style", one_of_or_containing({"alpaca", "none"}, "{instruction}"),
     "the prompt of JSON records with instruction and input; none puts both as they are; a text of your own has "
-    "{instruction} and {input} in it");
+    "{instruction} and {input} in it").absence_has_a_meaning();
   d(&D::chat_template, "chat_template",
     one_of({"auto", "llama2", "llama3", "llama3.1", "chatml", "qwen2.5", "qwen3", "smollm3", "gemma2", "gemma3", "phi3",
             "phi3.5", "phi4", "phi4_mini", "olmo2", "mistral", "mistral_v1", "mistral_v3", "mistral_nemo", "mistral_v7",
@@ -329,7 +329,8 @@ void add_checkpoint(std::vector<Key>& keys) {
 
 void add_generate(std::vector<Key>& keys) {
   const auto g = [&](auto member, auto... rest) -> Key& {
-    return keys.emplace_back(key(&Config::generate, member, "generate", rest...)).on_resume_is(OnResume::allowed);
+    return keys.emplace_back(key(&Config::generate, member, "generate", rest...)).on_resume_is(OnResume::allowed)
+        .absence_has_a_meaning();
   };
   using G = GenerateSection;
   using Names = std::vector<std::string>;

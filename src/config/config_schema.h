@@ -56,10 +56,12 @@ struct Key {
   std::string other_name = {};       ///< a second name under which it may be given; empty: none
   OnResume on_resume = OnResume::refused;
   bool of_each_rank = false;         ///< see KeyRules
+  bool absence_counts = false;       ///< not given is not the same as given with the default value
 
   std::string full() const { return section + "." + name; }
   Key& on_resume_is(OnResume how) { return on_resume = how, *this; }
   Key& may_differ_between_ranks() { return of_each_rank = true, *this; }
+  Key& absence_has_a_meaning() { return absence_counts = true, *this; }
 };
 
 /// Every key, in the order of the structs of config.h.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/run_file.h"
+#include "support/temporary_directory.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -106,5 +107,27 @@ TEST_SUITE("config") {
     }
     CHECK(parse({"--smoke", "a.yaml"}).smoke_steps == 5);
     CHECK(parse({"--help"}).help_section.empty());
+  }
+
+  TEST_CASE("the folder of a run stands for its settings where its weights are used") {
+    const TemporaryDirectory folder;
+    const std::string run = folder.path.string();
+    CHECK(contains(parse_message({"--evaluate", run.c_str()}),
+                   run + ": found a folder without config.yaml, expected a run file or the folder of a run"));
+    folder.write("config.yaml", "");
+    for (const std::vector<const char*>& action : std::vector<std::vector<const char*>>{
+             {"--evaluate"}, {"--generate"}, {"--plan", "--evaluate"}}) {
+      std::vector<const char*> words = action;
+      words.push_back(run.c_str());
+      CommandLine line = parse(words);
+      CHECK(line.config_file == run + "/config.yaml");
+      CHECK(line.overrides == std::vector<std::string>{"output.path=" + run});
+      words.push_back("output.path=out");
+      line = parse(words);
+      CHECK(line.config_file == run + "/config.yaml");
+      CHECK(line.overrides == std::vector<std::string>{"output.path=out"});
+    }
+    CHECK(parse({run.c_str()}).config_file == run);
+    CHECK(parse({"--plan", run.c_str()}).config_file == run);
   }
 }

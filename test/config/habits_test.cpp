@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <numeric>
 
+#include "blipft/config_rules.h"
 #include "config/config_rules.h"
 #include "config/config_schema.h"
 #include "config/run_file.h"
@@ -313,5 +315,38 @@ TEST_SUITE("config") {
         begin = end + 1;
       }
     CHECK(contains(message_of([] { help_text("trian"); }), "expected one of the sections model, adapter"));
+  }
+
+  TEST_CASE("what a run was trained with is taken from it, but for the command line") {
+    const std::string recipe = "model: {path: m}\ndata: {path: d, prompt_style: none}\ntrain: {lr: 0.5}\n";
+    const Config run = load("model: {path: m, quantize: nf4}\nadapter: {kind: lora, r: 4}\n"
+                            "data: {path: e, mask_prompt: false, num_workers: 3, keys: {prompt: q}}\n"
+                            "train: {lr: 0.5, precision: 32-true}\n"
+                            "generate: {max_new_tokens: 3}\noutput: {path: o}\n");
+    Config config = load(recipe, {"data.mask_prompt=true"});
+    config.notes.clear();
+    const std::string place = place_of(config, "data.prompt_style");
+    for (const std::string& key : keys_of_a_run()) take_from_run(config, run, key);
+    for (const auto& [key, expected] : std::vector<std::pair<std::string, std::string>>{
+             {"model.quantize", "nf4"}, {"adapter.kind", "lora"}, {"adapter.r", "4"}, {"train.precision", "32-true"},
+             {"data.prompt_style", "alpaca"}, {"data.mask_prompt", "true"}, {"data.path", "d"},
+             {"data.num_workers", value({}, "data.num_workers")},
+             {"generate.max_new_tokens", "64"}, {"output.path", "runs/run"}}) {
+      CAPTURE(key);
+      CHECK(value(config, key) == expected);
+    }
+    CHECK(config.data.keys == run.data.keys);
+    CHECK(config.notes.size() == 6);         // quantize, kind, r, keys, precision, prompt_style
+    CHECK(config.places.count("data.prompt_style") == 0);
+    CHECK(config.places.at("train.precision") == run.places.at("train.precision"));
+    const std::string all = std::accumulate(config.notes.begin(), config.notes.end(), std::string());
+    CHECK(contains(all, "data.prompt_style=alpaca as in the run of the weights ("));
+    CHECK(contains(all, ", not none (" + place + "). To use another value, give data.prompt_style="));
+    // What a key's absence means is not lost in a file that is written.
+    CHECK(!contains(to_yaml(run, false), "prompt_style"));
+    CHECK(!contains(to_yaml(run, false), "num_beams"));
+    CHECK(contains(to_yaml(run, false), "max_new_tokens: 3"));
+    CHECK(contains(to_yaml(load(recipe), false), "prompt_style: none"));
+    CHECK(contains(to_yaml(run), "prompt_style: alpaca"));
   }
 }

@@ -389,7 +389,8 @@ def the_split_of_the_run_that_made_the_model_counts(space):
     for config, options, note in (
             (space.config, (f"output.path={trained}",), where + "0;"),
             (trained / "config.yaml", ("train.seed=7", "data.val_split_fraction=0.5"), where + "0.5 of train.seed=7;"),
-            (space.config, (f"generate.weights={trained}/model/", "data.val_split_fraction=0.25"), where + "0.25 of train.seed=0;"),
+            (space.config, (f"generate.weights={trained}/model/", "data.val_split_fraction=0.25"),
+             "note: train.seed=5 as in the run of the weights"),
             (space.config, (f"generate.weights={trained}/checkpoints/step-00000001",), "checkpoint.json has data.val_split_fraction=0.25"),
             (trained / "config.yaml", (f"generate.weights={trained}/model",), "")):
         found, said = scored(space, config, *options)

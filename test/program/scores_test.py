@@ -68,6 +68,75 @@ def a_perfect_model_has_exact_match_1(space):
     check(scores_of(out)["exact_match"] == 0, out)
 
 
+TRAINED = ("data.prompt_style=none", "data.mask_prompt=true", "data.max_text_tokens=40", "data.append_eos=false",
+           "train.precision=bf16-true", "data.val_split_fraction=0.25", "train.max_steps=2")
+
+
+@test
+def the_settings_of_the_run_hold(space):
+    result = trained(space, "text", 0, *TRAINED, "output.save_model=true", "checkpoint.every_steps=2")
+    own, said = answered("--evaluate", result.output)
+    check("note:" not in said and f"prompts    20 of {space.records} (the 20 samples held out" in own, own, said)
+    loss = scores_of(own)["loss"]
+    told = float(re.findall(r"^validation after step 2/2  loss (\S+)", result.out, re.M)[-1])
+    check(abs(loss - told) < 0.02 * told, loss, told)          # bf16, in groups of another size
+    keys = [option.split("=")[0] for option in TRAINED[:-2]]
+    for weights in (f"output.path={result.output}", f"generate.weights={result.output}/checkpoints/step-00000002"):
+        out, said = answered("--evaluate", space.config, *(() if "output" in weights else (f"output.path={space.new()}",)), weights)
+        check(scores_of(out)["loss"] == loss, weights, scores_of(out), loss)
+        notes = [line for line in said.splitlines() if line.startswith("note:")]
+        check(len(notes) == len(keys) + 1 and all(sum(f"note: {key}=" in note for note in notes) == 1 for key in keys), notes)
+        check(notes[-1].startswith("note: what is scored is what the run of") and "=0.25 of train.seed=0, and this" in notes[-1], notes)
+        check(f"note: data.max_text_tokens=40 as in the run of the weights (" in said and f", not 96 ({space.config}:" in said, said)
+    # The command line wins, without a note; and what belongs to no run is the recipe's.
+    out, said = answered("--evaluate", space.config, f"output.path={result.output}", "data.mask_prompt=false", "generate.samples=3")
+    check(scores_of(out)["loss"] != loss and "data.mask_prompt" not in said and "data.prompt_style" in said, said)
+    check("prompts    3 of" in out, out)
+    # Base weights have no run.
+    _, said = answered("--evaluate", space.config, f"output.path={result.output}", "generate.weights=base")
+    check("note:" not in said, said)
+    # --generate and both plans do the same.
+    for command in (("--generate",), ("--plan", "--evaluate"), ("--plan", "--generate")):
+        status, out, said, _ = mpirun(0, [PROGRAM, *command, space.config, f"output.path={result.output}", "--gpu-memory", "2",
+                                          "generate.max_new_tokens=4"] if "--plan" in command else
+                                      [PROGRAM, *command, space.config, f"output.path={result.output}", "generate.max_new_tokens=4"])
+        check(status == 0 and said.count("note: data.prompt_style=none") == 1, command, out, said)
+
+
+@test
+def an_adapter_is_scored_on_the_model_that_it_was_trained_on(space):
+    base = trained(space, "text", 0, "train.max_steps=1", "output.save_model=true", "train.seed=3").output / "model"
+    lora = ("adapter.kind=lora", "adapter.r=4", "adapter.alpha=64", "train.max_steps=2", "train.lr=0.05", "output.save_model=true")
+    result = trained(space, "text", 0, f"model.path={base}", "model.init=pretrained", *lora, "data.val_split_fraction=0.25")
+    own, _ = answered("--evaluate", result.output)
+    out, said = answered("--evaluate", space.config, f"output.path={result.output}")
+    check(scores_of(out) == scores_of(own), scores_of(out), scores_of(own))
+    check(said.count("note: model.path=") == 1 and "note: model.init=pretrained" in said, said)
+
+
+@test
+def a_run_s_folder_stands_for_its_settings(space):
+    result = trained(space, "text", 0, "train.max_steps=1", "output.save_model=true", "data.val_split_fraction=0.25")
+    moved = space.new("moved")
+    os.rename(result.output, moved)
+    out, said = answered("--evaluate", moved)
+    check(folder_of(out) == moved / "generated-0001" and f"the model in {moved}/model" in out and not said, out, said)
+    elsewhere = space.new()
+    out, said = answered("--generate", moved, f"output.path={elsewhere}", f"generate.weights={moved}/model")
+    check(folder_of(out) == elsewhere / "generated-0001", out)
+    status, out, _, _ = mpirun(0, [PROGRAM, "--plan", "--evaluate", moved, "--gpu-memory", "2"])
+    check(status == 0 and "(the 20 samples held out" in out, out)
+    # A style that the run file did not give is not taken for one: the prompt goes to the model as it is.
+    check("prompt_style" not in (moved / "config.yaml").read_text(), "prompt_style in config.yaml")
+    for config, message, status in (
+            (space.folder, "found a folder without config.yaml, expected a run file or the folder of a run", 2),
+            (space.folder / "nowhere", "there is no such run file", 1)):
+        _, said = answered("--evaluate", config, expected=status)
+        check(message in said, said)
+    status, _, said, _ = mpirun(0, [PROGRAM, moved])
+    check(status == 1 and f"that of the run in it is {moved}/config.yaml" in said, said)
+
+
 @test
 def empty_values_of_options_are_refused(space):
     for option in ("--prompt", "--image"):

@@ -1,0 +1,55 @@
+// Settings that generation takes from the run that trained the weights; see config_rules.h.
+#include <type_traits>
+
+#include "blipft/config_rules.h"
+#include "blipft/error.h"
+#include "config/config_schema.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr size_t kMostShown = 80;          // bytes of a value in a note
+
+const Key& key_of(const std::string& full) {
+  const size_t dot = full.find('.');
+  const Key* key = dot == std::string::npos ? nullptr : find_key(full.substr(0, dot), full.substr(dot + 1));
+  BLIPFT_CHECK(key, "no key ", full);
+  return *key;
+}
+
+}  // namespace
+
+std::vector<std::string> keys_of_a_run() {
+  std::vector<std::string> names;
+  for (const Key& key : config_keys())
+    if (key.on_resume == OnResume::refused) names.push_back(key.full());
+  return names;
+}
+
+bool on_command_line(const Config& config, const std::string& key) {
+  const auto place = config.places.find(key);
+  return place != config.places.end() &&
+         (place->second.starts_with(override_place) || place->second.starts_with(smoke_override));
+}
+
+void take_from_run(Config& config, const Config& run, const std::string& key) {
+  const Key& row = key_of(key);
+  const std::string now = value_text(row, config), then = value_text(row, run);
+  if (now == then || on_command_line(config, key)) return;
+  config.notes.push_back(concat(key, "=", brief(then, kMostShown), " as in the run of the weights (",
+                                place_of(run, key), "), not ", brief(now, kMostShown), " (", place_of(config, key),
+                                "). To use another value, give ", key, "=VALUE on the command line."));
+  Config from = run;
+  const Field source = row.field(from);
+  std::visit(
+      [&]<class F>(const F& field) {
+        if constexpr (std::is_same_v<F, ChoiceField>) field.set(std::get<F>(source));
+        else *field = *std::get<F>(source);
+      },
+      row.field(config));
+  config.places.erase(key);
+  if (const auto place = run.places.find(key); place != run.places.end()) config.places[key] = place->second;
+}
+
+}  // namespace blipft
