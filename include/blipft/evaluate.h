@@ -113,6 +113,10 @@ std::string coco_results_json(const std::vector<ScoredText>& texts);
 /// VQA's result file: [{"question_id": 1, "answer": "2"}, ...].
 std::string vqa_results_json(const std::vector<ScoredText>& texts);
 
+/// A table with the columns file_name and text and a row for each text. A picture inside `folder` is named relative to
+/// it; if `folder` is a file, relative to the file's folder.
+std::string captions_csv(const std::vector<ScoredText>& texts, const std::string& folder);
+
 /// References of one picture or question.
 struct References {
   std::string id;                  ///< image_id or question_id

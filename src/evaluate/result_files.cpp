@@ -1,5 +1,6 @@
 // scores.json, the result files of COCO and VQA, and their references.
 #include <charconv>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,9 @@
 #include "io/json.h"
 
 namespace blipft {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -29,6 +33,14 @@ std::string results(const std::vector<ScoredText>& texts, const char* id, const 
     out += (out.size() > 1 ? ",\n" : "\n") + record.dump();
   }
   return out + "\n]\n";
+}
+
+// A field as RFC 4180 writes it.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + "\"";
 }
 
 constexpr int64_t most_bytes = int64_t{4} << 30;
@@ -131,6 +143,19 @@ std::string scores_json(const std::vector<TaskScores>& tasks, const std::string&
 
 std::string coco_results_json(const std::vector<ScoredText>& texts) { return results(texts, "image_id", "caption"); }
 std::string vqa_results_json(const std::vector<ScoredText>& texts) { return results(texts, "question_id", "answer"); }
+
+std::string captions_csv(const std::vector<ScoredText>& texts, const std::string& folder) {
+  std::error_code ignored;
+  std::string root = fs::is_directory(folder, ignored) ? folder : fs::path(folder).parent_path().string();
+  while (root.ends_with('/')) root.pop_back();
+  std::string out = "file_name,text\n";
+  for (const ScoredText& text : texts) {
+    const bool inside = !root.empty() && text.picture.starts_with(root + "/");
+    const std::string name = inside ? text.picture.substr(root.size() + 1) : text.picture;
+    out += csv_field(unicode::repair_utf8(name)) + "," + csv_field(unicode::repair_utf8(text.candidate)) + "\n";
+  }
+  return out;
+}
 
 std::vector<References> read_references(const std::string& file, const std::string& questions) {
   Collector collector;

@@ -248,6 +248,7 @@ class AnswerRun {
       if (request_.evaluate) losses_ = text_scores(likelihoods);
       write_files(lines, Thumbnails::of_lines(set_->prompt_set().prompts(), thumbnails));
     });
+    files_->remove_partial();
   }
 
   // The texts in the data set's order, their scores, and the page.
@@ -267,10 +268,13 @@ class AnswerRun {
       all.push_back(scored);
       if (!prompt.references.empty()) evaluation.add(std::move(scored));
     }
-    if (world_.size() > 1) files_->write_sorted("generated.jsonl", lines);
-    std::printf("texts      %s/generated.jsonl\n", files_->folder().c_str());
+    std::printf("texts      %s\n", files_->write_lines(lines).c_str());
     const bool pictures = generation_.inputs().has_picture();
-    if (pictures) write_results(all);
+    if (pictures) {
+      files_->write("captions.csv", captions_csv(all, set_->prompt_set().path()));
+      std::printf("captions   %s/captions.csv\n", files_->folder().c_str());
+      write_results(all);
+    }
     const std::vector<Score> scores = score(evaluation, pictures);
     const std::string title = concat(pictures ? "Captions of " : "Answers to ", set_->prompt_set().path());
     files_->write("page.html", evaluation_page({title, files_->folder(), std::move(thumbnails)}, scores,

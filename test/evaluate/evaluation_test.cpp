@@ -143,6 +143,14 @@ TEST_SUITE("evaluation") {
     CHECK(nlohmann::json::parse(vqa_results_json({})) == nlohmann::json::array());
   }
 
+  TEST_CASE("captions.csv has paths inside the data folder and quotes what a comma or quote is in") {
+    const std::vector<ScoredText> texts{{0, "", "", "a dog", {}, "photos/sub/1.jpg"},
+                                        {1, "", "", "a \"red\" cat, asleep", {}, "photos/2,b.jpg"},
+                                        {2, "", "", "", {}, "elsewhere/3.jpg"}};
+    const std::string expected = "file_name,text\nsub/1.jpg,a dog\n\"2,b.jpg\",\"a \"\"red\"\" cat, asleep\"\n"
+                                 "elsewhere/3.jpg,\n";
+    CHECK(captions_csv(texts, "photos/metadata.jsonl") == expected);
+  }
   TEST_CASE("references of COCO and VQA are read") {
     const testing::TemporaryDirectory folder;
     const auto coco = read_references(folder.write("captions.json", R"({"info": {"images": [{"id": 9}]},

@@ -138,6 +138,73 @@ def a_run_s_folder_stands_for_its_settings(space):
 
 
 @test
+def files_are_in_the_order_of_the_samples(space):
+    for ranks, options in ((0, ("generate.batch_size=3",)), (3, ())):
+        out, _ = answered("--generate", space.configs["picture"], f"output.path={space.new()}", *options, ranks=ranks)
+        folder = folder_of(out)
+        lines = lines_of(folder / "generated.jsonl")
+        check([line["sample"] for line in lines] == list(range(SAMPLES)), [line["sample"] for line in lines])
+        check(not list(folder.glob("*partial*")), list(folder.iterdir()))
+        with open(folder / "captions.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        check([space.data / row["file_name"] for row in rows] == [pathlib.Path(line["name"]) for line in lines], rows)
+        check([row["text"] for row in rows] == [line["text"] for line in lines], rows)
+    out, _ = answered("--generate", space.config, f"output.path={space.new()}")
+    check(not (folder_of(out) / "captions.csv").exists(), "captions of texts")
+    # They are captions to train on.
+    table = space.copy(space.data) / "mine.csv"
+    with open(table, "w", newline="") as file:
+        csv.writer(file).writerows([["file_name", "text"], *[[row["file_name"], row["text"] + " ok"] for row in rows]])
+    result = start(space, 0, f"data.path={table}", "train.max_steps=1", config=space.configs["picture"])
+    check(result.status == 0, result)
+
+
+def partial_lines(output):
+    return sum(file.read_text().count("\n") for file in output.glob("generated-0001/*.partial.jsonl"))
+
+
+def generate_slowly(space, ranks, output, count):
+    """A generation of so many texts, which come one by one, started."""
+    many = write_records(space, [{"instruction": f"Say {i}.", "output": "?"} for i in range(count)])
+    command = command_line(ranks, [PROGRAM, "--generate", space.config, f"output.path={output}", f"generate.path={many}",
+                                   "generate.batch_size=1", "generate.max_new_tokens=60", "generate.min_new_tokens=60"])
+    process = subprocess.Popen(command, env=environment(ranks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while partial_lines(output) < 4 and process.poll() is None:
+        time.sleep(0.01)
+    check(process.poll() is None, "it has ended too soon")
+    return process
+
+
+@test
+def a_killed_generation_keeps_its_partial_file(space):
+    for ranks in (0, 2):
+        output = space.new()
+        process = generate_slowly(space, ranks, output, 20000)
+        process.send_signal(signal.SIGTERM if ranks else signal.SIGKILL)
+        process.communicate()
+        folder = output / "generated-0001"
+        names = {file.name for file in folder.iterdir()}
+        partial = {"generated.partial.jsonl"} if not ranks else {f"generated.rank{i:04d}.partial.jsonl" for i in range(ranks)}
+        check(names == {"config.yaml"} | partial and partial_lines(output) >= 4, names, partial_lines(output))
+        lines = [line for name in partial for line in (folder / name).read_text().splitlines(True) if line.endswith("\n")]
+        check(all("text" in json.loads(line) for line in lines), lines)
+
+
+@test
+def files_of_others_stay(space):
+    output = space.new()
+    process = generate_slowly(space, 0, output, 400)
+    folder = output / "generated-0001"
+    os.rename(folder / "generated.partial.jsonl", folder / "mine.jsonl")
+    for name in ("generated.partial.jsonl", "generated.jsonl"):
+        (folder / name).write_text("a note\n")
+    _, said = process.communicate()
+    check(process.returncode == 1 and f"{folder}/generated.jsonl: cannot be created: File exists".encode() in said, said)
+    check(all((folder / name).read_text() == "a note\n" for name in ("generated.partial.jsonl", "generated.jsonl")), folder)
+    check(len(lines_of(folder / "mine.jsonl")) == 400, "lines are lost")
+
+
+@test
 def empty_values_of_options_are_refused(space):
     for option in ("--prompt", "--image"):
         for arguments in ((option, ""), (f"{option}=",)):

@@ -1,10 +1,13 @@
 // Files of a generation; see answer_files.h.
 #include "generate/answers/answer_files.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -37,18 +40,30 @@ std::string make_folder(const Config& config) {
                          " folders generated-NNNN already; choose another output.path"));
 }
 
+io::FileDescriptor create_new(const std::string& path) {
+  io::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  const int error = errno;
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", std::strerror(error), io::creation_advice(error));
+  return file;
+}
+
 }  // namespace
 
-AnswerFiles::AnswerFiles(const Config& config, const World& world, const std::string& lines) : world_(world) {
+AnswerFiles::AnswerFiles(const Config& config, const World& world, const std::string& lines)
+    : world_(world), name_(lines) {
   world_.together([&] {
     if (world_.rank() == 0) folder_ = make_folder(config);
   });
   folder_ = world_.from_rank(0, folder_);
   world_.together([&] {
-    char rank[32];
-    std::snprintf(rank, sizeof rank, ".rank%04d", static_cast<int>(world_.rank()));
-    const std::string path = concat(folder_, "/", lines, world_.size() > 1 ? rank : "", ".jsonl");
-    lines_ = std::make_unique<io::LineFile>(io::create_file(path), path, [](int64_t lost) {
+    char rank[32] = "";
+    if (world_.size() > 1) std::snprintf(rank, sizeof rank, ".rank%04d", static_cast<int>(world_.rank()));
+    partial_ = concat(folder_, "/", name_, rank, ".partial.jsonl");
+    io::FileDescriptor file = create_new(partial_);
+    struct stat status{};
+    BLIPFT_USER_CHECK(::fstat(file.get(), &status) == 0, partial_, ": cannot be examined: ", io::errno_text());
+    partial_device_ = status.st_dev, partial_inode_ = status.st_ino;
+    lines_ = std::make_unique<io::LineFile>(std::move(file), partial_, [](int64_t lost) {
       return concat("{\"lost_lines\": ", lost, "}");
     });
     if (world_.rank() == 0) write("config.yaml", to_yaml(config, false));
@@ -75,17 +90,27 @@ std::vector<std::string> AnswerFiles::all_lines() {
 
 void AnswerFiles::write(const std::string& name, const std::string& text) const {
   const std::string path = folder_ + "/" + name;
-  const io::FileDescriptor file = io::create_file(path);
+  const io::FileDescriptor file = create_new(path);
   io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+  io::sync_file(file, path);
 }
 
-void AnswerFiles::write_sorted(const std::string& name, const std::vector<std::string>& lines) const {
+std::string AnswerFiles::write_lines(const std::vector<std::string>& lines) const {
+  const std::string name = name_ + ".jsonl", path = folder_ + "/" + name;
   std::map<int64_t, std::string> sorted;
   for (const std::string& line : lines)
-    sorted[io::parse_json(line, folder_ + "/" + name).at("sample").get<int64_t>()] = line;
+    sorted[io::parse_json(line, path).at("sample").get<int64_t>()] = line;
   std::string text;
   for (const auto& [sample, line] : sorted) text += line + "\n";
   write(name, text);
+  return path;
+}
+
+void AnswerFiles::remove_partial() const {
+  struct stat status{};
+  if (::lstat(partial_.c_str(), &status) != 0) return;
+  if (status.st_dev != partial_device_ || status.st_ino != partial_inode_) return;
+  ::unlink(partial_.c_str());              // a partial file that cannot be removed does no harm
 }
 
 void print_scores(const std::vector<Score>& scores) {

@@ -1,7 +1,9 @@
-// The folder of one generation: generated.jsonl (of questions choices.jsonl), which grows as texts are done; result files,
-// scores and the page at its end.
+// The folder of one generation: generated.jsonl (of questions choices.jsonl), result files, scores and the page. While
+// texts are generated, each rank appends its lines to a partial file; the file itself is written at the end, in the
+// order of the samples.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,20 +21,25 @@ class AnswerFiles {
   /// "generated" or "choices". Called by all ranks.
   AnswerFiles(const Config& config, const World& world, const std::string& lines);
   const std::string& folder() const { return folder_; }
-  /// A line of this rank's generated.jsonl (with several ranks generated.rank0001.jsonl).
+  /// Appends a line to this rank's partial file: generated.partial.jsonl, with several ranks
+  /// generated.rank0001.partial.jsonl.
   void add(const std::string& line);
   /// Waits, some seconds at most, until the lines so far are written.
   void settle() const { (void)lines_->settle(std::chrono::seconds(2)); }
   /// Throws UserError where lines were lost. Called by all ranks; rank 0 then has all lines, in no order.
   std::vector<std::string> all_lines();
-  /// Writes a file whole, on rank 0.
+  /// Writes a new file whole, on rank 0. Throws UserError if something has that name.
   void write(const std::string& name, const std::string& text) const;
-  /// The same of lines of JSON, in the order of their "sample".
-  void write_sorted(const std::string& name, const std::vector<std::string>& lines) const;
+  /// Writes generated.jsonl (or choices.jsonl) on rank 0: `lines` in the order of their "sample". Returns its path.
+  std::string write_lines(const std::vector<std::string>& lines) const;
+  /// Removes this rank's partial file, whose lines write_lines() has written. What has taken its name stays.
+  void remove_partial() const;
 
  private:
   const World& world_;
-  std::string folder_;
+  std::string folder_, name_;              // name_: "generated" or "choices"
+  std::string partial_;                    // the path of this rank's partial file, and what it is
+  uint64_t partial_device_ = 0, partial_inode_ = 0;
   std::string mine_;                       // this rank's lines, for rank 0
   std::unique_ptr<io::LineFile> lines_;
 };

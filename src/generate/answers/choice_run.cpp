@@ -90,12 +90,13 @@ void answer_choices(const Config& asked, const World& world, Watchdog& watchdog)
       const Question& question = questions[static_cast<size_t>(index)];
       evaluation.add(ScoredChoices{index, "", question.choices, one.at("log_likelihoods").get<std::vector<double>>(), question.gold});
     }
-    if (world.size() > 1) files.write_sorted("choices.jsonl", lines);
+    const std::string path = files.write_lines(lines);
     const std::vector<Score> scores = evaluation.scores(asked.evaluate.metrics);
     print_scores(scores);
     files.write("scores.json", scores_json({{"choices", scores, evaluation.size()}}));
-    std::printf("choices    %s/choices.jsonl\n", files.folder().c_str());
+    std::printf("choices    %s\n", path.c_str());
   });
+  files.remove_partial();
 }
 
 }  // namespace blipft
