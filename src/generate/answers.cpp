@@ -136,7 +136,7 @@ class AnswerRun {
       set_ = std::make_unique<AnswerSet>(config, generation_.model(), request_.evaluate);
       if (!request_.evaluate) return;
       set_->check_references(config);
-      if (first()) tell_notes(config);
+      if (first()) tell_samples(config, generation_.model().source);
     });
     const PromptSet& prompts = set_->prompt_set();
     check_same_samples(config, prompts.key(), prompts.path(), prompts.dataset(), world_);

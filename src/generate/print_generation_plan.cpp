@@ -28,7 +28,7 @@ class PlannedGeneration {
         gpu_(planned_gpu(gpu_gib)) {
     std::printf("%s\n%s\n", model_.model->description().c_str(), model_.source.text.c_str());
     const Config held = scored ? with_held_out_of_run(config, model_.source) : config;
-    if (scored) tell_notes(held);
+    if (scored) tell_samples(held, model_.source);
     read_prompts(held, scored);
   }
 

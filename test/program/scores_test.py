@@ -138,6 +138,25 @@ def a_run_s_folder_stands_for_its_settings(space):
 
 
 @test
+def scores_of_training_samples_are_warned_of(space):
+    none_held = trained(space, "text", 0, "train.max_steps=1", "output.save_model=true").output
+    held = trained(space, "text", 0, "train.max_steps=1", "output.save_model=true", "data.val_split_fraction=0.25").output
+    other = write_records(space, [{"instruction": "Say a.", "output": "a"}, {"instruction": "Say b.", "output": "b"}])
+    warning = f"warning: {space.records}: these samples trained the weights in {none_held}/model"
+    for config, options, warned in ((none_held, (), True), (space.config, (f"output.path={none_held}",), True),
+                                    (none_held, (f"generate.path={other}",), False), (none_held, (f"data.path={other}",), False),
+                                    (none_held, (f"data.val_path={other}",), False), (held, (), False),
+                                    (none_held, ("generate.weights=base",), False)):
+        for ranks in (0, 2) if config == none_held and not options else (0,):
+            _, said = answered("--evaluate", config, "generate.samples=2", *options, ranks=ranks)
+            check(said.count(warning) == warned, config, options, said)
+    _, said = answered("--generate", none_held, "generate.samples=2")
+    check("these samples trained" not in said, said)
+    status, _, said, _ = mpirun(0, [PROGRAM, "--plan", "--evaluate", none_held, "--gpu-memory", "2"])
+    check(status == 0 and warning in said, said)
+
+
+@test
 def files_are_in_the_order_of_the_samples(space):
     for ranks, options in ((0, ("generate.batch_size=3",)), (3, ())):
         out, _ = answered("--generate", space.configs["picture"], f"output.path={space.new()}", *options, ranks=ranks)

@@ -57,7 +57,7 @@ void answer_choices(const Config& asked, const World& world, Watchdog& watchdog)
     const PromptSource source = prompt_source(config, true);
     data = whole_file_fact(concat("the data at ", source.key), source.path);
     texts = set->texts_of_rank(world.rank(), world.size());
-    if (world.rank() == 0) tell_notes(config);
+    if (world.rank() == 0) tell_samples(config, generation.model().source);
   });
   const std::vector<Question>& questions = set->questions();
   check_same_config(config, world);
