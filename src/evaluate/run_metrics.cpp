@@ -24,9 +24,20 @@ std::vector<std::string> fitting_metrics(bool pictures) {
   return pictures ? std::vector<std::string>{"bleu4", "rouge_l", "cider"} : std::vector<std::string>{"exact_match", "rouge_l"};
 }
 
+const std::vector<std::string>& loss_metrics() {
+  static const std::vector<std::string> names{"loss", "perplexity"};
+  return names;
+}
+
 void check_metrics(const Config& config) {
   const std::vector<std::string>& names = config.evaluate.metrics;
-  for (const std::string& name : names) (void)metric_of(config, name, "evaluate.metrics");
+  for (const std::string& name : names) {
+    const Metric& metric = metric_of(config, name, "evaluate.metrics");
+    const bool computed = std::count(loss_metrics().begin(), loss_metrics().end(), name) > 0;
+    BLIPFT_USER_CHECK(metric.input != MetricInput::losses || computed, place_of(config, "evaluate.metrics"),
+                      ": evaluate.metrics: found ", name, ", which needs the likelihood of a whole raw text, expected ",
+                      "a metric that --evaluate computes. Take perplexity, which is per token.");
+  }
   if (generates(config))
     BLIPFT_USER_CHECK(names.empty() || std::any_of(names.begin(), names.end(), of_texts), place_of(config, "evaluate.metrics"),
                       ": evaluate.metrics: names no metric of generated texts, which evaluate.samples asks for; add one, or "

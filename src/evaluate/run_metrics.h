@@ -10,6 +10,8 @@ namespace blipft {
 
 /// Those of generated texts that are computed where a run file names none.
 std::vector<std::string> fitting_metrics(bool pictures);
+/// Those of likelihoods that --evaluate computes beside the metrics of texts.
+const std::vector<std::string>& loss_metrics();
 /// Throws UserError, with file and line, where evaluate.metrics or checkpoint.keep_best names a metric that there is not, or
 /// one that a validation does not compute.
 void check_metrics(const Config& config);

@@ -229,7 +229,7 @@ class AnswerRun {
       }
     }
     if (losses.size() == 0) return {};
-    return losses.scores({"loss", "perplexity"});
+    return losses.scores(loss_metrics());
   }
 
   void finish(double seconds) {

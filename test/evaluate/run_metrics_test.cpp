@@ -46,6 +46,12 @@ TEST_SUITE("run metrics") {
     CHECK_THROWS_WITH_AS(check_metrics(evaluated({}, "perplexity")), doctest::Contains("which validations do not compute"),
                          UserError);
     CHECK_THROWS_WITH_AS(check_metrics(evaluated({"acc"})), doctest::Contains("no metric of generated texts"), UserError);
+    for (const char* name : {"word_perplexity", "byte_perplexity", "bits_per_byte"}) {
+      Config config = evaluated({name});
+      config.evaluate.samples = 0;
+      CHECK_THROWS_WITH_AS(check_metrics(config), doctest::Contains("run.yaml: evaluate.metrics: found "), UserError);
+      CHECK_THROWS_WITH_AS(check_metrics(config), doctest::Contains("Take perplexity"), UserError);
+    }
     Config choices = evaluated({"acc"});   // of --evaluate alone
     choices.evaluate.samples = 0;
     CHECK_NOTHROW(check_metrics(choices));

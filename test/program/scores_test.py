@@ -224,6 +224,15 @@ def files_of_others_stay(space):
 
 
 @test
+def metrics_that_are_not_computed_are_refused(space):
+    for name in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
+        _, said = answered("--evaluate", space.config, f"output.path={space.new()}", f"evaluate.metrics=[{name}]", expected=1)
+        check(f"evaluate.metrics: found {name}" in said and "perplexity" in said, said)
+    out, _ = answered("--evaluate", space.config, f"output.path={space.new()}", "evaluate.metrics=[perplexity]")
+    check(set(scores_of(out)) == {"loss", "perplexity"}, scores_of(out))
+
+
+@test
 def empty_values_of_options_are_refused(space):
     for option in ("--prompt", "--image"):
         for arguments in ((option, ""), (f"{option}=",)):
