@@ -3,7 +3,6 @@
 
 #include "blipft/error.h"
 #include "engine/settings.h"
-#include "io/json.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {
@@ -41,7 +40,6 @@ GenerationModel::GenerationModel(const Config& asked, bool planned)
     instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);
   }
   settings = generate_settings(asked, folder, tokenizer.get(), inputs);
-  puts_prefix = io::read_json_file(folder + "/config.json").value("model_type", "").starts_with("gemma");
 }
 
 }  // namespace blipft

@@ -22,8 +22,6 @@ struct GenerationModel {
   std::unique_ptr<Tokenizer> tokenizer;    ///< null: there is none
   InstructionReader instructions;
   GenerateSettings settings;
-  /// Whether lm-eval puts the tokenizer's first tokens before a text of this model: Gemma's alone.
-  bool puts_prefix = false;
   /// Most ids that a text may have, prompt and answer together.
   int64_t most_ids() const { return inputs.max_text_tokens; }
 };

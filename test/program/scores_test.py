@@ -224,6 +224,20 @@ def files_of_others_stay(space):
 
 
 @test
+def a_question_begins_as_a_trained_text(space):
+    query, choice = "What is the first letter of apple?", "The letter a"
+    questions = write_records(space, [{"query": query, "choices": [choice, "b"], "gold": 0}])
+    record = write_records(space, [{"instruction": query, "output": " " + choice}])
+    own = f"output.path={space.new()}"
+    out, _ = answered("--evaluate", space.config, own, f"generate.path={questions}", "evaluate.metrics=[acc]")
+    likelihood = lines_of(folder_of(out) / "choices.jsonl")[0]["log_likelihoods"][0]
+    out, _ = answered("--evaluate", space.config, own, f"generate.path={record}", "data.prompt_style=none", "data.append_eos=false",
+                      "data.mask_prompt=true", "evaluate.metrics=[loss]")
+    tokens = -likelihood / scores_of(out)["loss"]
+    check(round(tokens) > 2 and abs(tokens - round(tokens)) < 1e-4, "another text than in training:", tokens)
+
+
+@test
 def metrics_that_are_not_computed_are_refused(space):
     for name in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
         _, said = answered("--evaluate", space.config, f"output.path={space.new()}", f"evaluate.metrics=[{name}]", expected=1)

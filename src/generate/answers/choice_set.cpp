@@ -112,9 +112,9 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   }
   text.ids = tokenizer.encode_plain(query + answer);
   size_t context = query.empty() ? 0 : tokenizer.encode_plain(query).size();
-  // lm-eval puts nothing before a text, but before one without a query, and, for Gemma, what the tokenizer has.
-  std::vector<int32_t> prefix;
-  if (model.puts_prefix) prefix = tokenizer.prefix_ids();
+  // As in training, a text begins with what the tokenizer puts before it (BOS of LLaMA); lm-eval does so since its pull
+  // request 3347. A text without a query begins with a token in any case.
+  std::vector<int32_t> prefix = tokenizer.prefix_ids();
   if (prefix.empty() && context == 0) {
     const auto begin = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
     BLIPFT_USER_CHECK(begin, question.place, ": query: is empty, and the tokenizer has no token to begin a text with");
