@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "blipft/data.h"
 #include "blipft/datasets.h"
+#include "blipft/error.h"
 
 namespace blipft {
 
@@ -31,9 +34,11 @@ struct PromptedSample {
 PromptedSample prompt_of_sample(const Dataset& dataset, int64_t index, const Tokenizer& tokenizer,
                                 const PromptSettings& settings);
 /// The prompts of the first `most` samples (0: all), in their order. Samples with the same picture, prompt and id are one,
-/// with the references of all.
+/// with the references of all. A sample that cannot be read or tokenized goes to `bad`; without it its error
+/// is thrown.
 std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tokenizer& tokenizer,
-                                               const PromptSettings& settings, int64_t most = 0);
+                                               const PromptSettings& settings, int64_t most = 0,
+                                               const std::function<void(const UserError&)>& bad = {});
 
 /// How a text becomes a prompt: as it is, or as what a user says, by the chat template of the model's files.
 enum class PromptForm { text, message };

@@ -22,6 +22,7 @@ std::string keys_of(const json& record) {
 }
 
 std::string text_at(const json& object, const std::string& key, const std::string& place) {
+  BLIPFT_USER_CHECK(object.contains(key), place, ": found ", keys_of(object), ", expected a key \"", key, "\" too");
   const json& value = object.at(key);
   const bool messages = value.is_array() && !value.empty() && value.front().is_object() && value.front().contains("content");
   BLIPFT_USER_CHECK(value.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a string",

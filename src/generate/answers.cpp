@@ -196,10 +196,11 @@ class AnswerRun {
         const TokenizedText& text = set_->texts()[static_cast<size_t>(next)];
         if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.most_tokens())) break;
         if (!text.has_target()) continue;
+        std::optional<std::vector<uint8_t>> picture = set_->prompt_set().pixels_of_sample(next);
+        if (!picture) continue;            // it has been counted where its prompt was answered
         ids += text.most_tokens();
         group.push_back({text, next});
-        const PromptSet& set = set_->prompt_set();
-        pixels.push_back(set.inputs().has_picture() ? set.pixels(set.picture(next)) : std::vector<uint8_t>());
+        pixels.push_back(std::move(*picture));
         numbers.push_back(next);
       }
       if (!generation_.any(!group.empty())) return;
@@ -234,7 +235,9 @@ class AnswerRun {
 
   void finish(double seconds) {
     const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
-    const auto left_out = static_cast<int64_t>(world_.sum(static_cast<double>(set_->prompt_set().left_out().size())));
+    const PromptSet& set = set_->prompt_set();
+    const int64_t left_out =
+        set.left_out_everywhere() + static_cast<int64_t>(world_.sum(static_cast<double>(set.left_out_here())));
     const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_),
                                    thumbnails = world_.gather_texts(thumbnails_->lines());
     world_.together([&] {

@@ -119,7 +119,8 @@ ValidationScores ValidationAnswers::evaluate() {
   });
   text = world.from_rank(0, text);
   if (world.rank() > 0) read_scores(text, found);
-  left_out_ = static_cast<int64_t>(world.sum(static_cast<double>(parts_.prompts->set.left_out().size())));
+  const PromptSet& set = parts_.prompts->set;
+  left_out_ = set.left_out_everywhere() + static_cast<int64_t>(world.sum(static_cast<double>(set.left_out_here())));
   return found;
 }
 

@@ -61,16 +61,24 @@ PromptedSample prompt_of_sample(const Dataset& dataset, int64_t index, const Tok
 }
 
 std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tokenizer& tokenizer,
-                                               const PromptSettings& settings, int64_t most) {
+                                               const PromptSettings& settings, int64_t most,
+                                               const std::function<void(const UserError&)>& bad) {
   std::vector<PromptedSample> samples;
   std::map<std::tuple<std::string, std::string, std::string>, size_t> places;  // picture, id, text
   const int64_t count = most > 0 ? std::min(most, dataset.size()) : dataset.size();
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i) try {
     const Dataset::Prompt prompt = dataset.read_prompt(i);
-    size_t place = samples.size();
-    if (!prompt.picture.empty()) place = places.try_emplace({prompt.picture, prompt.id, prompt.text}, place).first->second;
-    if (place == samples.size()) samples.push_back(prompted(prompt, tokenizer, settings, i));
+    const std::tuple key{prompt.picture, prompt.id, prompt.text};
+    const auto same = prompt.picture.empty() ? places.end() : places.find(key);
+    const size_t place = same == places.end() ? samples.size() : same->second;
+    if (place == samples.size()) {
+      samples.push_back(prompted(prompt, tokenizer, settings, i));
+      if (!prompt.picture.empty()) places.emplace(key, place);
+    }
     add_references(samples[place], prompt.references);
+  } catch (const UserError& error) {
+    if (!bad) throw;
+    bad(error);
   }
   return samples;
 }

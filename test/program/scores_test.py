@@ -157,6 +157,45 @@ def scores_of_training_samples_are_warned_of(space):
 
 
 @test
+def bad_records_are_left_out_and_counted(space):
+    good = [{"instruction": f"Say {i}.", "output": str(i)} for i in range(6)]
+    data = write_records(space, good[:2] + [{"instruction": 7, "output": "x"}] + good[2:4] + [{"instruction": "Say."}] + good[4:])
+    own = f"output.path={space.new()}"
+    _, said = answered("--evaluate", space.config, own, f"generate.path={data}", expected=1)
+    check(f"{data}:3" in said and "data.on_bad_sample=skip leaves such samples out" in said, said)
+    expected, _ = answered("--evaluate", space.config, own, f"generate.path={write_records(space, good)}")
+    for ranks in (0, 2):
+        out, _ = answered("--evaluate", space.config, own, f"generate.path={data}", "data.on_bad_sample=skip", ranks=ranks)
+        check(re.search(r"^left out +2 samples", out, re.M) and f"{data}:3" in out, out)
+        check(abs(scores_of(out)["loss"] - scores_of(expected)["loss"]) < 1e-6, scores_of(out), scores_of(expected))
+        names = [line["name"] for line in lines_of(folder_of(out) / "generated.jsonl")]
+        check(names == [f"{data}:{i}" for i in (1, 2, 4, 5, 6, 7, 8)], names)       # a prompt without an answer is answered
+    # So do questions.
+    question = [{"query": f"Say {i}", "choices": ["a", "b"], "gold": 0} for i in range(4)]
+    wrong = write_records(space, [question[0], {**question[1], "gold": 2}, question[2], {"query": "Say"}, question[3]])
+    acc = ("evaluate.metrics=[acc]", own)
+    _, said = answered("--evaluate", space.config, *acc, f"generate.path={wrong}", expected=1)
+    check(f"{wrong}:2: gold: found 2" in said and "data.on_bad_sample=skip leaves such samples out" in said, said)
+    for ranks in (0, 2):
+        out, _ = answered("--evaluate", space.config, *acc, f"generate.path={wrong}", "data.on_bad_sample=skip", ranks=ranks)
+        names = [line["name"] for line in lines_of(folder_of(out) / "choices.jsonl")]
+        check(names == [f"{wrong}:{i}" for i in (1, 3, 5)] and re.search(rf"^left out +2 records, the first: {wrong}:2", out, re.M), out)
+    # Validations leave the same records out.
+    result = start(space, 0, f"data.val_path={data}", "evaluate.samples=8", "data.on_bad_sample=skip", "train.max_steps=1",
+                   "generate.max_new_tokens=4")
+    check(result.status == 0 and re.search(r"^evaluation after step 1/1 .* 6 samples", result.out, re.M), result)
+
+
+@test
+def a_picture_that_cannot_be_read_is_left_out_of_the_loss(space):
+    broken = space.copy(space.data)
+    sorted(broken.rglob("*.jpg"))[3].write_bytes(b"no picture")
+    out, _ = answered("--evaluate", space.configs["picture"], f"output.path={space.new()}", f"generate.path={broken}",
+                      "data.on_bad_sample=skip", ranks=2)
+    check(re.search(r"^left out +1 samples", out, re.M) and scores_of(out)["loss"] > 0, out)
+
+
+@test
 def files_are_in_the_order_of_the_samples(space):
     for ranks, options in ((0, ("generate.batch_size=3",)), (3, ())):
         out, _ = answered("--generate", space.configs["picture"], f"output.path={space.new()}", *options, ranks=ranks)

@@ -19,8 +19,10 @@ PromptSet::PromptSet(const Config& config, Source source, const Tokenizer& token
   BLIPFT_USER_CHECK(!inputs.has_picture() || source_.dataset->has_pictures(), place_of(config, source_.key), ": ", source_.key,
                     ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
                     "model of text");
-  prompts_ = prompts_of_dataset(*source_.dataset, tokenizer,
-                                {.vocabulary = inputs.vocabulary, .ends = inputs.has_source(), .instructions = instructions}, samples);
+  const PromptSettings settings{
+      .vocabulary = inputs.vocabulary, .ends = inputs.has_source(), .instructions = instructions};
+  prompts_ = prompts_of_dataset(*source_.dataset, tokenizer, settings, samples,
+                                [this](const UserError& error) { leave_out_everywhere(error.what()); });
   check_prompts();
 }
 
@@ -29,17 +31,24 @@ void PromptSet::leave_out(const std::string& why) {
   left_out_.push_back(why);
 }
 
+void PromptSet::leave_out_everywhere(const std::string& why) {
+  if (left_out_everywhere_.contains(why)) return;
+  leave_out(why);
+  left_out_everywhere_.insert(why);
+}
+
 void PromptSet::check_prompts() {
   const int64_t most = inputs_.max_text_tokens;
   std::erase_if(prompts_, [&](const PromptedSample& prompt) {
     const auto ids = static_cast<int64_t>(prompt.ids.size());
     if (ids == 0)
-      leave_out(concat(prompt.name, ": the prompt is empty, and the tokenizer puts nothing before a text; expected some text"));
+      leave_out_everywhere(concat(prompt.name, ": the prompt is empty, and the tokenizer puts nothing before a text; ",
+                                  "expected some text"));
     else if (ids > most)
-      leave_out(concat(prompt.name, ": the prompt has ", ids, " tokens, and the model has positions for ", most,
-                       "; shorten it"));
+      leave_out_everywhere(concat(prompt.name, ": the prompt has ", ids, " tokens, and the model has positions for ",
+                                  most, "; shorten it"));
     else if (inputs_.has_picture() && prompt.picture < 0)
-      leave_out(concat(prompt.name, ": there is no picture, and the model reads one"));
+      leave_out_everywhere(concat(prompt.name, ": there is no picture, and the model reads one"));
     else return false;
     return true;
   });
@@ -59,6 +68,16 @@ Image PromptSet::picture(int64_t index) const {
 
 std::vector<uint8_t> PromptSet::pixels(const Image& picture) const {
   return resize_bicubic(picture, inputs_.picture_size, inputs_.picture_size).rgb;
+}
+
+std::optional<std::vector<uint8_t>> PromptSet::pixels_of_sample(int64_t index) const {
+  if (!inputs_.has_picture()) return std::vector<uint8_t>();
+  try {
+    return pixels(picture(index));
+  } catch (const UserError&) {
+    if (!skips_) throw;
+    return std::nullopt;
+  }
 }
 
 PromptSource prompt_source(const Config& config, bool scored) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,8 +43,17 @@ class PromptSet {
   const std::vector<std::string>& left_out() const { return left_out_; }
   /// Throws UserError, or leaves a sample out where data.on_bad_sample says so.
   void leave_out(const std::string& why);
+  /// The same for a sample that all ranks leave out because each of them reads it; the same reason counts once.
+  void leave_out_everywhere(const std::string& why);
+  /// The number of left_out() that are the same samples on all ranks.
+  int64_t left_out_everywhere() const { return static_cast<int64_t>(left_out_everywhere_.size()); }
+  /// The number of left_out() that only this rank left out.
+  int64_t left_out_here() const { return static_cast<int64_t>(left_out_.size()) - left_out_everywhere(); }
   /// The picture of sample `index` of the data set.
   Image picture(int64_t index) const;
+  /// The picture of sample `index` as the model reads it, empty for a model of texts. Nothing if it cannot be read and
+  /// data.on_bad_sample is skip.
+  std::optional<std::vector<uint8_t>> pixels_of_sample(int64_t index) const;
   /// A picture as the model reads it.
   std::vector<uint8_t> pixels(const Image& picture) const;
 
@@ -54,6 +65,7 @@ class PromptSet {
   DecodeSettings pictures_;
   std::vector<PromptedSample> prompts_;
   std::vector<std::string> left_out_;
+  std::set<std::string> left_out_everywhere_;
   int64_t longest_ = 1, longest_instruction_ = 0;
 };
 

@@ -54,8 +54,14 @@ void AnswerSet::read_texts() {
   const Dataset& dataset = prompts_.dataset();
   const int64_t count = samples_ > 0 ? std::min(samples_, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {
-    texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.most_ids(), model_.inputs.vocabulary,
-                              model_.instructions, model_.inputs.decoder_start));
+    try {
+      texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.most_ids(), model_.inputs.vocabulary,
+                                model_.instructions, model_.inputs.decoder_start));
+    } catch (const UserError& error) {
+      prompts_.leave_out_everywhere(error.what());
+      texts_.emplace_back();                 // keeps the numbers of the others; a text without targets is not scored
+      continue;
+    }
     longest_text_ = std::max(longest_text_, texts_.back().size());
     longest_source_ = std::max(longest_source_, texts_.back().source_size());
     longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(texts_.back().instruction.size()));

@@ -67,6 +67,8 @@ void answer_choices(const Config& asked, const World& world, Watchdog& watchdog)
   const GroupsWatch groups_watch(watchdog, generation.groups());
   if (world.rank() == 0) {
     std::printf("weights    %s\nquestions  %zu of %s\n", generation.text().c_str(), questions.size(), set->from().c_str());
+    if (const size_t count = set->left_out().size(); count > 0)
+      std::printf("left out   %zu records, the first: %s\n", count, set->left_out().front().c_str());
     std::fflush(stdout);
   }
   const std::vector<double> all = likelihoods_of(generation, texts);  // in collectives, where the ranks share weights

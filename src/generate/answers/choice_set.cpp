@@ -3,6 +3,7 @@
 #include "generate/answers/choice_set.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <sstream>
 
@@ -50,22 +51,29 @@ Question question_of(const json& record, const std::string& place) {
   return question;
 }
 
-// Of a JSON list, or of a record a line; the first `most`, 0: all.
+// Of a JSON list, or of a record a line; the first `most`, 0: all. Records that are no questions have an error.
 std::vector<Question> read_questions(const std::string& file, int64_t most) {
   const std::string text = io::read_whole_file(file, kMostBytes);
   std::vector<Question> questions;
   const auto wanted = [&] { return most == 0 || static_cast<int64_t>(questions.size()) < most; };
+  const auto add = [&](const std::string& place, const std::function<json()>& record) {
+    try {
+      questions.push_back(question_of(record(), place));
+    } catch (const UserError& error) {
+      questions.push_back({.place = place, .query = "", .choices = {}, .error = error.what()});
+    }
+  };
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '[') {
     const json list = io::parse_json(text, file);
-    for (size_t i = 0; i < list.size() && wanted(); ++i) questions.push_back(question_of(list[i], concat(file, ": record ", i + 1)));
+    for (size_t i = 0; i < list.size() && wanted(); ++i) add(concat(file, ": record ", i + 1), [&] { return list[i]; });
   } else {
     std::istringstream lines(text);
     int64_t number = 0;
     for (std::string line; std::getline(lines, line) && wanted();) {
       const std::string place = concat(file, ":", ++number);
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      questions.push_back(question_of(io::parse_json(line, place), place));
+      add(place, [&] { return io::parse_json(line, place); });
     }
   }
   BLIPFT_USER_CHECK(!questions.empty(), file, ": there is no question; expected records with query, choices and gold");
@@ -153,17 +161,32 @@ ChoiceSet::ChoiceSet(const Config& config, const GenerationModel& model) {
                     ": reads pictures, and multiple choice is of texts; choose a model of text");
   const PromptSource source = prompt_source(config, true);
   source.check(config);
-  questions_ = source.held_out ? held_out(config, read_questions(source.path, 0), *model.tokenizer)
-                               : read_questions(source.path, config.generate.samples);
-  from_ = source.text(static_cast<int64_t>(questions_.size()));
-  for (const Question& question : questions_) {
-    std::vector<TokenizedText>& texts = texts_.emplace_back();
-    for (const std::string& choice : question.choices) {
-      texts.push_back(text_of(question, choice, model));
-      longest_ = std::max(longest_, texts.back().size());
-      longest_source_ = std::max(longest_source_, texts.back().source_size());
+  std::vector<Question> found = source.held_out ? held_out(config, read_questions(source.path, 0), *model.tokenizer)
+                                                : read_questions(source.path, config.generate.samples);
+  for (Question& question : found) {
+    try {
+      add(std::move(question), model);
+    } catch (const UserError& error) {
+      BLIPFT_USER_CHECK(config.data.on_bad_sample == FaultAction::skip, error.what(),
+                        "; data.on_bad_sample=skip leaves such samples out");
+      left_out_.push_back(error.what());
     }
   }
+  BLIPFT_USER_CHECK(!questions_.empty(), source.path, ": there is no question to answer",
+                    left_out_.empty() ? "" : "; the first record that was left out: " + left_out_.front());
+  from_ = source.text(static_cast<int64_t>(questions_.size()));
+}
+
+void ChoiceSet::add(Question question, const GenerationModel& model) {
+  if (!question.error.empty()) throw UserError(question.error);
+  std::vector<TokenizedText> texts;
+  for (const std::string& choice : question.choices) texts.push_back(text_of(question, choice, model));
+  for (const TokenizedText& text : texts) {
+    longest_ = std::max(longest_, text.size());
+    longest_source_ = std::max(longest_source_, text.source_size());
+  }
+  texts_.push_back(std::move(texts));
+  questions_.push_back(std::move(question));
 }
 
 std::vector<TokenizedText> ChoiceSet::texts_of_rank(int64_t rank, int64_t ranks) const {

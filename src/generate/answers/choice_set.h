@@ -16,12 +16,13 @@ struct Question {
   std::string place, query;                ///< place: file and record
   std::vector<std::string> choices;
   int64_t gold = 0;                        ///< index of the right one
+  std::string error = {};                  ///< why the record is no question; empty: it is one
 };
 
 class ChoiceSet {
  public:
   /// Reads the samples that prompt_source() says as questions, each with a query, choices and the index of the right one.
-  /// Throws UserError.
+  /// Throws UserError. With data.on_bad_sample=skip, records that are no questions are left out.
   ChoiceSet(const Config& config, const GenerationModel& model);
 
   const std::vector<Question>& questions() const { return questions_; }
@@ -29,12 +30,16 @@ class ChoiceSet {
   std::vector<TokenizedText> texts_of_rank(int64_t rank, int64_t ranks) const;
   /// What a rank of so many has to do at most.
   TextsToGenerate work(int64_t ranks) const;
+  /// Why records were left out, one text each.
+  const std::vector<std::string>& left_out() const { return left_out_; }
   /// "questions.json (the 20 samples held out by data.val_split_fraction)"
   const std::string& from() const { return from_; }
 
  private:
   std::string from_;
+  void add(Question question, const GenerationModel& model);
   std::vector<Question> questions_;
+  std::vector<std::string> left_out_;
   std::vector<std::vector<TokenizedText>> texts_;  // of each question
   int64_t longest_ = 1, longest_source_ = 1;
 };
