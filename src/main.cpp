@@ -7,8 +7,7 @@
 
 #include <unistd.h>
 
-#include "generate/answers.h"
-#include "generate/print_generation_plan.h"
+#include "agreement/rank_guard.h"
 #include "base/standard_output.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
@@ -18,12 +17,13 @@
 #include "blipft/version.h"
 #include "checkpoint/export_model.h"
 #include "evaluate/run_metrics.h"
-#include "agreement/rank_guard.h"
+#include "generate/answers.h"
+#include "generate/print_generation_plan.h"
 #include "generate/run_settings.h"
+#include "io/run_log.h"
 #include "liveness/launch_watch.h"
 #include "liveness/stop_request.h"
 #include "plan/print_plan.h"
-#include "io/run_log.h"
 #include "weights/hub_cache.h"
 
 namespace {

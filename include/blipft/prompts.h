@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "blipft/data.h"
 #include "blipft/datasets.h"
 #include "blipft/error.h"
 

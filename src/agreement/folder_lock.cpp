@@ -21,8 +21,8 @@
 
 #include "base/process_info.h"
 #include "blipft/error.h"
-#include "liveness/launcher.h"
 #include "io/file.h"
+#include "liveness/launcher.h"
 
 namespace blipft {
 

@@ -5,9 +5,9 @@
 #include <future>
 #include <thread>
 
+#include "agreement/same_run.h"
 #include "engine/placement.h"
 #include "liveness/launch_watch.h"
-#include "agreement/same_run.h"
 #include "ops/quietly.h"
 
 namespace blipft {

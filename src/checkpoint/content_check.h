@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "agreement/same_run.h"
 #include "blipft/checkpoint.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "checkpoint/resume.h"
 #include "engine/run_data.h"
-#include "agreement/same_run.h"
 
 namespace blipft {
 

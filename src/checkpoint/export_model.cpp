@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "agreement/folder_lock.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/run_id.h"
@@ -13,10 +14,9 @@
 #include "checkpoint/training_state.h"
 #include "engine/settings.h"
 #include "engine/storage_policy.h"
-#include "agreement/folder_lock.h"
-#include "liveness/launch_watch.h"
 #include "io/saved_model.h"
 #include "io/state_files.h"
+#include "liveness/launch_watch.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {

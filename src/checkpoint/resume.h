@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
+#include "agreement/same_run.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
-#include "agreement/same_run.h"
 #include "io/state_files.h"
 
 namespace blipft {

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "blipft/text.h"
 #include "blipft/error.h"
+#include "blipft/text.h"
 #include "io/json.h"
 
 namespace blipft {

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/bf16.h"
 #include "blipft/comm.h"
 #include "blipft/error.h"
 #include "comm/communicator.h"
 #include "comm/mpi_check.h"
 #include "comm/mpi_wait.h"
+#include "ops/bf16.h"
 
 namespace blipft {
 

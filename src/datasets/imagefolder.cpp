@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "blipft/error.h"
+#include "blipft/pictures.h"
 #include "datasets/dataset_formats.h"
 #include "datasets/image_metadata.h"
 #include "datasets/picture_format.h"

@@ -11,8 +11,8 @@
 #include <optional>
 #include <string_view>
 
-#include "blipft/text.h"
 #include "blipft/error.h"
+#include "blipft/text.h"
 #include "datasets/csv.h"
 #include "io/crc32c.h"
 #include "io/gzip.h"

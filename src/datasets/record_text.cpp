@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "blipft/error.h"
-#include "text/chat_template.h"
 #include "io/json.h"
+#include "text/chat_template.h"
 
 namespace blipft {
 namespace {

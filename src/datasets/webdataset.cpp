@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "blipft/error.h"
+#include "blipft/pictures.h"
 #include "datasets/dataset_formats.h"
 #include "datasets/picture_format.h"
 #include "datasets/picture_text.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "blipft/error.h"
+#include "blipft/pictures.h"
 #include "datasets/picture_table.h"
 #include "loading/step_order.h"
 #include "loading/text_survey.h"

@@ -10,8 +10,8 @@
 
 #include "blipft/activity.h"
 #include "blipft/config.h"
-#include "blipft/loading.h"
 #include "blipft/fp8_products.h"
+#include "blipft/loading.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
 #include "trace/span_recorder.h"

@@ -4,9 +4,9 @@
 #include <functional>
 #include <map>
 
-#include "text/unicode.h"
-#include "text/letter_case.h"
 #include "evaluate/python_text.h"
+#include "text/letter_case.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {

@@ -4,8 +4,8 @@
 #include <numbers>
 #include <numeric>
 
-#include "text/unicode.h"
 #include "evaluate/python_text.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {

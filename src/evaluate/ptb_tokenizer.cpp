@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "text/unicode.h"
-#include "text/letter_case.h"
 #include "evaluate/ptb_rules.h"
+#include "text/letter_case.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {

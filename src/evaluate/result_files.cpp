@@ -6,9 +6,9 @@
 
 #include "blipft/error.h"
 #include "blipft/evaluate.h"
-#include "text/unicode.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "text/unicode.h"
 
 namespace blipft {
 

@@ -10,25 +10,25 @@
 
 #include <unistd.h>
 
+#include "agreement/rank_guard.h"
 #include "base/standard_output.h"
 #include "blipft/evaluate.h"
+#include "checkpoint/content_check.h"
 #include "datasets/dataset_formats.h"
 #include "datasets/record_text.h"
-#include "checkpoint/content_check.h"
 #include "engine/placement.h"
 #include "evaluate/run_metrics.h"
-#include "liveness/launch_watch.h"
-#include "agreement/rank_guard.h"
-#include "generate/generation.h"
-#include "generate/held_out.h"
 #include "generate/answers/answer_files.h"
 #include "generate/answers/answer_set.h"
 #include "generate/answers/answer_text.h"
 #include "generate/answers/choice_run.h"
 #include "generate/answers/choice_set.h"
 #include "generate/answers/thumbnails.h"
+#include "generate/generation.h"
+#include "generate/held_out.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "liveness/launch_watch.h"
 
 namespace blipft {
 

@@ -5,11 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "agreement/same_run.h"
 #include "base/memory_text.h"
+#include "blipft/pictures.h"
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "agreement/same_run.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
 

@@ -9,9 +9,9 @@
 #include "blipft/text.h"
 #include "checkpoint/content_check.h"
 #include "engine/decode/decode_engine.h"
+#include "engine/decode/decode_shape.h"
 #include "generate/generation_model.h"
 #include "generate/generator.h"
-#include "engine/decode/decode_shape.h"
 
 namespace blipft {
 

@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "blipft/text.h"
 #include "blipft/model.h"
-#include "generate/weight_source.h"
+#include "blipft/text.h"
 #include "engine/decode/generate_settings.h"
+#include "generate/weight_source.h"
 
 namespace blipft {
 

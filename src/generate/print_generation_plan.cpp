@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "generate/answers/answer_set.h"
-#include "generate/answers/choice_set.h"
 #include "base/memory_text.h"
 #include "engine/placement.h"
+#include "generate/answers/answer_set.h"
+#include "generate/answers/choice_set.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
 #include "plan/memory_plan.h"

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "generate/answers/answer_set.h"
 #include "engine/placement.h"
 #include "evaluate/run_metrics.h"
+#include "generate/answers/answer_set.h"
 #include "io/json.h"
 
 namespace blipft {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "generate/answers/answer_text.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/evaluate.h"
 #include "engine/decode/prompt_set.h"
+#include "generate/answers/answer_text.h"
 #include "generate/generator.h"
 
 namespace blipft {

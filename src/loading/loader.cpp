@@ -15,16 +15,16 @@
 #include <thread>
 #include <utility>
 
+#include "blipft/error.h"
 #include "blipft/loading.h"
 #include "blipft/pictures.h"
-#include "blipft/error.h"
-#include "pictures/image_resize.h"
 #include "loading/sample_cache.h"
 #include "loading/sample_text.h"
 #include "loading/step_order.h"
 #include "loading/text_shapes.h"
 #include "loading/text_survey.h"
 #include "ops/host_memory.h"
+#include "pictures/image_resize.h"
 
 namespace blipft {
 namespace {

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <numeric>
 
-#include "blipft/loading.h"
 #include "blipft/error.h"
+#include "blipft/loading.h"
 #include "blipft/philox.h"
 #include "loading/random_order.h"
 

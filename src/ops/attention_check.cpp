@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/checker.h"
-#include "ops/ops_check.h"
 #include "blipft/head_norm.h"
 #include "blipft/philox.h"
 #include "blipft/relative_bias.h"
+#include "ops/checker.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 

@@ -15,8 +15,8 @@
 #include <jerror.h>
 #include <png.h>
 
-#include "blipft/pictures.h"
 #include "blipft/error.h"
+#include "blipft/pictures.h"
 #include "pictures/image_orientation.h"
 #include "pictures/image_pixels.h"
 #include "pictures/image_webp.h"

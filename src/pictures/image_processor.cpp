@@ -2,8 +2,8 @@
 #include <cmath>
 #include <filesystem>
 
-#include "blipft/pictures.h"
 #include "blipft/error.h"
+#include "blipft/pictures.h"
 #include "io/json.h"
 
 namespace blipft {

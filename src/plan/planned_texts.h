@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/run_data.h"
 #include "engine/decode/prompt_set.h"
+#include "engine/run_data.h"
 
 namespace blipft {
 

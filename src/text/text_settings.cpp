@@ -2,11 +2,11 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "blipft/text.h"
 #include "blipft/error.h"
-#include "text/chat_template.h"
+#include "blipft/text.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "text/chat_template.h"
 
 namespace blipft {
 namespace {

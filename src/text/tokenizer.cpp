@@ -5,8 +5,8 @@
 #include <span>
 #include <string_view>
 
-#include "blipft/text.h"
 #include "blipft/error.h"
+#include "blipft/text.h"
 #include "text/tokenizer_base.h"
 #include "text/tokenizer_bpe.h"
 #include "text/tokenizer_sentencepiece.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "blipft/text.h"
 #include "blipft/error.h"
+#include "blipft/text.h"
 #include "text/tokenizer_decode.h"
 #include "text/tokenizer_files.h"
 #include "text/unicode.h"

@@ -10,9 +10,9 @@
 #include <unordered_set>
 
 #include "blipft/error.h"
+#include "io/file.h"
 #include "text/tokenizer_json.h"
 #include "text/tokenizer_sentencepiece.h"
-#include "io/file.h"
 
 namespace blipft {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "text/tokenizer_files.h"
 #include "io/json.h"
+#include "text/tokenizer_files.h"
 
 namespace blipft::tokenizer_json {
 

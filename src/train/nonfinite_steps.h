@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "agreement/rank_guard.h"
 #include "blipft/config.h"
 #include "engine/step_program.h"
-#include "agreement/rank_guard.h"
 
 namespace blipft {
 

@@ -8,9 +8,9 @@
 #include "checkpoint/checkpoints.h"
 #include "train/best_validation.h"
 #include "train/observers/progress.h"
-#include "train/run_faults.h"
 #include "train/observers/run_record.h"
 #include "train/observers/run_trace.h"
+#include "train/run_faults.h"
 #include "train/training_resources.h"
 
 namespace blipft {

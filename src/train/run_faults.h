@@ -10,10 +10,10 @@
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/loading.h"
+#include "io/known_folder.h"
+#include "liveness/watchdog.h"
 #include "train/bad_samples.h"
 #include "train/nonfinite_steps.h"
-#include "liveness/watchdog.h"
-#include "io/known_folder.h"
 #include "train/observers/training_observer.h"
 
 namespace blipft {

@@ -1,13 +1,13 @@
 // A training run from its configuration to the saved model.
 #include "blipft/trainer.h"
 
-#include "engine/placement.h"
 #include "agreement/rank_guard.h"
+#include "engine/placement.h"
+#include "io/run_log.h"
 #include "liveness/stop_request.h"
 #include "train/start/run_header.h"
-#include "io/run_log.h"
-#include "train/trainer.h"
 #include "train/start/training_start.h"
+#include "train/trainer.h"
 
 namespace blipft {
 

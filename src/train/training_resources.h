@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "generate/validation_answers.h"
 #include "base/start_times.h"
 #include "blipft/checkpoint.h"
 #include "blipft/loading.h"
@@ -15,6 +14,7 @@
 #include "checkpoint/resume.h"
 #include "engine/engine.h"
 #include "engine/run_data.h"
+#include "generate/validation_answers.h"
 #include "plan/memory_plan.h"
 #include "train/start/output_folder.h"
 #include "train/start/smoke_folder.h"

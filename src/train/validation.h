@@ -4,8 +4,8 @@
 #include <string>
 
 #include "train/best_validation.h"
-#include "train/run_faults.h"
 #include "train/observers/training_observer.h"
+#include "train/run_faults.h"
 #include "train/training_resources.h"
 
 namespace blipft {

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <thread>
 
+#include "agreement/folder_lock.h"
 #include "base/process_info.h"
 #include "blipft/checkpoint.h"
-#include "agreement/folder_lock.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 

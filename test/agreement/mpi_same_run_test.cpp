@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "blipft/version.h"
 #include "agreement/same_run.h"
+#include "blipft/version.h"
 #include "strategies/strategy_harness.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"

@@ -5,9 +5,9 @@
 #include <iostream>
 #include <vector>
 
-#include "ops/bf16.h"
 #include "blipft/comm.h"
 #include "blipft/device.h"
+#include "ops/bf16.h"
 #include "strategies/strategy_harness.h"
 
 #if defined(BLIPFT_CUDA)

@@ -19,8 +19,8 @@
 #include "blipft/device.h"
 #include "blipft/error.h"
 #include "blipft/monitor.h"
-#include "trace/device_sampler.h"
 #include "support/error_message.h"
+#include "trace/device_sampler.h"
 
 using namespace blipft;
 using Clock = std::chrono::steady_clock;

@@ -13,13 +13,13 @@
 #include "blipft/datasets.h"
 #include "blipft/error.h"
 #include "config/config_schema.h"
-#include "text/chat_template.h"
 #include "datasets/json_index.h"
 #include "datasets/record_checks.h"
 #include "datasets/record_text.h"
 #include "loading/sample_text.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
+#include "text/chat_template.h"
 
 using namespace blipft;
 using namespace blipft::testing;

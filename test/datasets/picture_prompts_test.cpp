@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "blipft/prompts.h"
-#include "loading/loader_fixture.h"
 #include "datasets/record_checks.h"
+#include "io/digest.h"
+#include "loading/loader_fixture.h"
 #include "loading/sample_text.h"
 #include "loading/text_survey.h"
-#include "io/digest.h"
 
 using namespace blipft;
 using namespace blipft::testing;

@@ -5,8 +5,8 @@
 
 #include <set>
 
-#include "loading/text_shapes.h"
 #include "engine/settings.h"
+#include "loading/text_shapes.h"
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"
 

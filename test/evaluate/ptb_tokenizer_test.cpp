@@ -2,9 +2,9 @@
 #include <doctest/doctest.h>
 
 #include "evaluate/golden_metrics.h"
-#include "text/letter_case.h"
 #include "evaluate/ptb_tokenizer.h"
 #include "evaluate/scanner_rules.h"
+#include "text/letter_case.h"
 
 using namespace blipft;
 

@@ -1,5 +1,5 @@
 // What of an answer and of its references is compared.
-#include "answers/answer_text.h"
+#include "generate/answers/answer_text.h"
 
 #include <doctest/doctest.h>
 

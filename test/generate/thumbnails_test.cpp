@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "generate/answers/thumbnails.h"
 #include "base/base64.h"
+#include "generate/answers/thumbnails.h"
 #include "pictures/thumbnail.h"
 
 using namespace blipft;

@@ -3,8 +3,8 @@
 
 #include <numeric>
 
-#include "blipft/loading.h"
 #include "blipft/error.h"
+#include "blipft/loading.h"
 #include "loading/sample_text.h"
 #include "loading/text_shapes.h"
 #include "support/choice_of.h"

@@ -11,8 +11,8 @@
 #include <iterator>
 #include <thread>
 
-#include "blipft/loading.h"
 #include "blipft/error.h"
+#include "blipft/loading.h"
 #include "loading/text_shapes.h"
 #include "support/byte_tokenizer.h"
 

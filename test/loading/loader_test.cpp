@@ -13,9 +13,9 @@
 #include <set>
 #include <thread>
 
+#include "blipft/error.h"
 #include "blipft/loading.h"
 #include "blipft/pictures.h"
-#include "blipft/error.h"
 #include "loading/loader_fixture.h"
 #include "loading/sampler_settings.h"
 #include "support/choice_of.h"

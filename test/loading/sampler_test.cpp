@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <set>
 
-#include "blipft/loading.h"
 #include "blipft/error.h"
-#include "support/error_message.h"
+#include "blipft/loading.h"
 #include "loading/sampler_settings.h"
+#include "support/error_message.h"
 
 using namespace blipft;
 using testing::message_of;

@@ -9,8 +9,8 @@
 #include <random>
 #include <set>
 
-#include "blipft/loading.h"
 #include "blipft/error.h"
+#include "blipft/loading.h"
 #include "loading/step_order.h"
 #include "loading/text_shapes.h"
 #include "loading/text_survey.h"

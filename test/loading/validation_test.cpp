@@ -8,8 +8,8 @@
 #include <numeric>
 #include <set>
 
-#include "blipft/loading.h"
 #include "blipft/error.h"
+#include "blipft/loading.h"
 #include "datasets/record_checks.h"
 #include "loading/step_order.h"
 #include "loading/text_shapes.h"

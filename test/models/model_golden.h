@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "blipft/checkpoint.h"
-#include "loading/text_shapes.h"
 #include "engine/engine.h"
 #include "engine/settings.h"
 #include "io/safetensors_header.h"
+#include "loading/text_shapes.h"
 #include "ops/bf16.h"
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"

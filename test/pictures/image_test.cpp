@@ -11,8 +11,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "blipft/pictures.h"
 #include "blipft/error.h"
+#include "blipft/pictures.h"
 #include "pictures/image_webp.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"

@@ -14,6 +14,7 @@
 
 #include "blipft/checkpoint.h"
 #include "blipft/philox.h"
+#include "blipft/pictures.h"
 #include "checkpoint/saving.h"
 #include "engine/engine.h"
 #include "engine/settings.h"

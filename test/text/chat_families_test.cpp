@@ -8,9 +8,9 @@
 
 #include "blipft/datasets.h"
 #include "config/config_schema.h"
-#include "text/chat_families.h"
 #include "support/byte_tokenizer.h"
 #include "support/error_message.h"
+#include "text/chat_families.h"
 
 using namespace blipft;
 using Json = nlohmann::json;

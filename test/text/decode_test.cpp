@@ -7,11 +7,11 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "blipft/text.h"
 #include "blipft/error.h"
-#include "text/unicode.h"
+#include "blipft/text.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
+#include "text/unicode.h"
 
 using namespace blipft;
 using Json = nlohmann::json;

@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "blipft/text.h"
 #include "blipft/error.h"
-#include "text/tokenizer_split.h"
-#include "text/unicode.h"
+#include "blipft/text.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
+#include "text/tokenizer_split.h"
+#include "text/unicode.h"
 
 using namespace blipft;
 using Json = nlohmann::json;

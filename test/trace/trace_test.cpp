@@ -16,10 +16,10 @@
 
 #include "blipft/error.h"
 #include "blipft/trace.h"
-#include "support/error_message.h"
 #include "io/hdf5_handle.h"
-#include "trace/trace_tables.h"
+#include "support/error_message.h"
 #include "support/temporary_directory.h"
+#include "trace/trace_tables.h"
 
 using namespace blipft;
 using io::Hdf5Handle;

@@ -3,11 +3,11 @@
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
-#include "train/observers/run_trace.h"
 #include "strategies/strategy_harness.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 #include "trace/trace_files.h"
+#include "train/observers/run_trace.h"
 
 using namespace blipft;
 using namespace blipft::testing;

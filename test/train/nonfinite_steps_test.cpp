@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include "train/nonfinite_steps.h"
 #include "support/choice_of.h"
 #include "support/error_message.h"
+#include "train/nonfinite_steps.h"
 
 using namespace blipft;
 using testing::message_of;

@@ -10,10 +10,10 @@
 #include "blipft/trace.h"
 #include "io/marker.h"
 #include "io/state_files.h"
-#include "train/start/output_folder.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 #include "trace/trace_files.h"
+#include "train/start/output_folder.h"
 
 using namespace blipft;
 using namespace blipft::testing;

@@ -9,8 +9,8 @@
 // 75 KB of shared memory at 257 keys and head size 64: three blocks an SM.
 #include <cuda_runtime.h>
 
-#include "cuda/attention/few_queries.cuh"
 #include "cuda/attention/backward.cuh"
+#include "cuda/attention/few_queries.cuh"
 #include "cuda/device/cuda_check.h"
 
 namespace blipft::attention {

@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "cuda/gemm/search.h"
 #include "cuda/device/graph_rewrite.h"
+#include "cuda/gemm/search.h"
 #include "cuda/kernels.h"
 
 namespace blipft {

@@ -6,8 +6,8 @@
 
 #include "blipft/batch.h"
 #include "blipft/config.h"
-#include "blipft/text.h"
 #include "blipft/decode_ops.h"
+#include "blipft/text.h"
 
 namespace blipft {
 

@@ -10,8 +10,8 @@
 #include "blipft/datasets.h"
 #include "blipft/pictures.h"
 #include "blipft/prompts.h"
-#include "engine/run_data.h"
 #include "engine/decode/decode_shape.h"
+#include "engine/run_data.h"
 
 namespace blipft {
 

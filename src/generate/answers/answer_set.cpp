@@ -7,8 +7,8 @@
 #include <memory>
 #include <semaphore>
 
-#include "loading/sample_text.h"
 #include "engine/decode/decode_shape.h"
+#include "loading/sample_text.h"
 
 namespace blipft {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "blipft/comm.h"
+#include "engine/decode/prompt_set.h"
 #include "generate/generation_model.h"
 #include "generate/generator.h"
-#include "engine/decode/prompt_set.h"
 
 namespace blipft {
 

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "blipft/text.h"
 #include "blipft/evaluate.h"
 #include "blipft/prompts.h"
+#include "blipft/text.h"
 #include "engine/decode/generate_settings.h"
 
 namespace blipft {

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "generate/answers/answer_files.h"
-#include "generate/answers/choice_set.h"
-#include "blipft/evaluate.h"
 #include "agreement/rank_guard.h"
 #include "agreement/same_run.h"
+#include "blipft/evaluate.h"
+#include "engine/decode/prompt_set.h"
+#include "generate/answers/answer_files.h"
+#include "generate/answers/choice_set.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
-#include "engine/decode/prompt_set.h"
 #include "io/json.h"
 
 namespace blipft {

@@ -9,11 +9,11 @@
 
 #include "blipft/error.h"
 #include "blipft/evaluate.h"
-#include "loading/sample_text.h"
-#include "loading/step_order.h"
+#include "engine/decode/prompt_set.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "engine/decode/prompt_set.h"
+#include "loading/sample_text.h"
+#include "loading/step_order.h"
 
 namespace blipft {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "generate/generation_model.h"
 #include "engine/decode/decode_shape.h"
+#include "generate/generation_model.h"
 
 namespace blipft {
 

@@ -8,8 +8,8 @@
 // H hidden size, P memory tokens of a sample, E hidden size of the memory.
 #pragma once
 
-#include "models/blocks/scoped_tensor.h"
 #include "models/blocks/linear_layer.h"
+#include "models/blocks/scoped_tensor.h"
 
 namespace blipft {
 

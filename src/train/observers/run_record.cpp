@@ -17,9 +17,9 @@
 #include "checkpoint/saving.h"
 #include "io/json.h"
 #include "io/named_checkpoints.h"
+#include "io/run_log.h"
 #include "io/saved_model.h"
 #include "plan/batch_choice.h"
-#include "io/run_log.h"
 
 namespace blipft {
 

@@ -13,12 +13,12 @@
 #include "blipft/model.h"
 #include "blipft/monitor.h"
 #include "blipft/trace.h"
-#include "loading/step_order.h"
 #include "engine/step_program.h"
+#include "loading/step_order.h"
 #include "plan/memory_plan.h"
-#include "train/observers/training_observer.h"
 #include "trace/device_sampler.h"
 #include "trace/trace_clock.h"
+#include "train/observers/training_observer.h"
 
 namespace blipft {
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "generate/validation_answers.h"
 #include "blipft/arena.h"
 #include "checkpoint/checkpoints.h"
 #include "engine/step_program.h"
+#include "generate/validation_answers.h"
 
 namespace blipft {
 

@@ -15,8 +15,8 @@
 #include "io/file.h"
 #include "io/named_checkpoints.h"
 #include "io/saved_model.h"
-#include "train/observers/record_files.h"
 #include "trace/trace_files.h"
+#include "train/observers/record_files.h"
 
 namespace blipft {
 

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "agreement/folder_lock.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "checkpoint/disk_room.h"
-#include "agreement/folder_lock.h"
 
 namespace blipft {
 

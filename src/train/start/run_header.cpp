@@ -6,9 +6,9 @@
 
 #include "blipft/version.h"
 #include "checkpoint/checkpoints.h"
-#include "loading/text_survey.h"
 #include "engine/settings.h"
 #include "io/json.h"
+#include "loading/text_survey.h"
 #include "weights/own_head.h"
 
 namespace blipft {

@@ -7,8 +7,8 @@
 #include <exception>
 #include <filesystem>
 
-#include "blipft/error.h"
 #include "agreement/folder_lock.h"
+#include "blipft/error.h"
 #include "io/file.h"
 #include "ops/quietly.h"
 

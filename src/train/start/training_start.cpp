@@ -13,10 +13,10 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "tune/step_timer.h"
 #include "train/observers/run_record.h"
 #include "train/observers/run_trace.h"
 #include "train/start/start_parts.h"
+#include "tune/step_timer.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {

@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "models/blocks/stack.h"
 #include "io/json_fields.h"
+#include "models/blocks/stack.h"
 
 namespace blipft {
 
