@@ -16,7 +16,8 @@ GOOD = {
     "include/blipft/comm.h": '#include "blipft/tensor.h"\n',
     "include/blipft/model.h": '#include "blipft/unit.h"\n',
     "include/blipft/config.h": "",
-    "include/blipft/data.h": '#include "blipft/config.h"\n',
+    "include/blipft/pictures.h": "",
+    "include/blipft/loading.h": '#include "blipft/config.h"\n',
     "include/blipft/strategy.h": '#include "blipft/store.h"\n#include "blipft/comm.h"\n',
     "include/blipft/trainer.h": '#include "blipft/config.h"\n',
     "src/main.cpp": '#include "blipft/trainer.h"\n#include "plan/print_plan.h"\n',
@@ -36,7 +37,7 @@ GOOD = {
     "src/comm/mpi.cpp": '#include <mpi.h>\n#include "comm/communicator.h"\n',
     "src/comm/nccl.cpp": "#include <nccl.h>\n#include <cuda_runtime.h>\n#include <mpi.h>\n",
     "src/trace/trace.cpp": "#include <hdf5.h>\n",
-    "src/data/image.cpp": '#include <jpeglib.h>\n#include <webp/demux.h>\n#include "blipft/data.h"\n'
+    "src/pictures/image.cpp": '#include <jpeglib.h>\n#include <webp/demux.h>\n#include "blipft/pictures.h"\n'
                           '#include "io/json.h"\n',
     "src/cuda/gemm.h": "",
     "src/cuda/gemm.cu": '#include <cublasLt.h>\n#include "gemm.h"\n#include "../ops/ops_check.h"\n'
@@ -59,9 +60,9 @@ BREACHES = [
     ("src/cuda/gemm.cu", "#include <nccl.h>", "only src/comm/nccl.cpp"),
     ("src/train/trainer.cpp", "#include <mpi.h>", "only src/comm/"),
     ("src/train/trainer.cpp", "  #  include <hdf5.h>", "only src/io/ and src/trace/"),
-    ("src/run/command_line.cpp", "#include <yaml-cpp/node/node.h>", "only src/config/"),
-    ("src/io/picture.cpp", "#include <png.h>", "only src/data/"),
-    ("src/run/texts.cpp", "#include <sentencepiece_processor.h>", "only src/data/"),
+    ("src/train/command_line.cpp", "#include <yaml-cpp/node/node.h>", "only src/config/"),
+    ("src/io/picture.cpp", "#include <png.h>", "only src/pictures/"),
+    ("src/train/texts.cpp", "#include <sentencepiece_processor.h>", "only src/text/"),
     # public headers
     ("include/blipft/comm.h", "#include <mpi.h>", "only src/comm/"),
     ("include/blipft/tensor.h", '#include "ops/ops_check.h"', "a public header"),
@@ -77,8 +78,8 @@ BREACHES = [
     # upwards
     ("src/trace/trace.cpp", '#include "engine/engine.h"', "engine/, which is not below it"),
     ("src/engine/engine.cpp", '#include "plan/print_plan.h"', "plan/, which is not below it"),
-    ("src/plan/print_plan.cpp", '#include "run/run.h"', "run/, which is not below it"),
-    ("src/strategies/fsdp.cpp", '#include "train/trainer.h"', "run/, which is not below it"),
+    ("src/plan/print_plan.cpp", '#include "train/trainer.h"', "train/, which is not below it"),
+    ("src/strategies/fsdp.cpp", '#include "train/trainer.h"', "train/, which is not below it"),
     ("src/store/store.cpp", '#include "blipft/strategy.h"', "strategies/, which is not below it"),
     ("src/memory/arena.cpp", '#include "strategies/fsdp.h"', "strategies/, which is not below it"),
     ("src/comm/mpi.cpp", '#include "blipft/model.h"', "models/, which is not below it"),
@@ -92,11 +93,11 @@ BREACHES = [
     (VIT, '#include "blipft/optimizer.h"', "models/ may not include from optimizers/"),
     (VIT, '#include "../../../cuda/gemm.h"', "models/ may not include from cuda/"),
     ("src/strategies/fsdp.cpp", '#include "blipft/config.h"', "strategies/ may not include from config/"),
-    ("src/train/trainer.cpp", '#include "cuda/gemm.h"', "run/ may not include from cuda/"),
+    ("src/train/trainer.cpp", '#include "cuda/gemm.h"', "train/ may not include from cuda/"),
     ("src/trace/trace.cpp", '#include "blipft/config.h"', "trace/ may not include from config/"),
     # rooms of one floor
-    ("src/loading/loader.cpp", '#include "blipft/model.h"', "data/ may not include from models/"),
-    (VIT, '#include "blipft/data.h"', "models/ may not include from data/"),
+    ("src/loading/loader.cpp", '#include "blipft/model.h"', "loading/ may not include from models/"),
+    (VIT, '#include "blipft/loading.h"', "models/ may not include from loading/"),
     ("src/cpu/gemm.cpp", '#include "cuda/gemm.h"', "cpu/ may not include from cuda/"),
     # public headers alone
     ("src/optimizers/adamw.cpp", '#include "ops/ops_check.h"', "public headers of ops/ alone"),
@@ -121,21 +122,21 @@ THROUGH_HEADERS = [
      ["include/blipft/store.h:2: ", "include/blipft/strategy.h:1: "],
      ["strategies/, which is not below it", "a cycle"]),
     ("what a header of a room below reaches",
-     {"include/blipft/trainer.h": '#include "blipft/data.h"\n#include "blipft/model.h"\n'},
+     {"include/blipft/trainer.h": '#include "blipft/loading.h"\n#include "blipft/model.h"\n'},
      ["src/main.cpp:1: "],
      ["main/ reaches models/, which its line does not name: include/blipft/trainer.h -> include/blipft/model.h"]),
     ("the same two headers deep, through a room's own header",
      {"src/plan/print_plan.h": '#include "plan/answers.h"\n', "src/plan/answers.h": '#include "blipft/store.h"\n'},
      ["src/main.cpp:2: "], ["-> src/plan/answers.h -> include/blipft/store.h"]),
     ("a cycle of two headers",
-     {"src/run/a.h": '#include "run/b.h"\n', "src/run/b.h": '#include <vector>\n#include "a.h"\n'},
-     ["src/run/b.h:2: "], ["a cycle: src/run/a.h -> src/run/b.h -> src/run/a.h"]),
+     {"src/train/a.h": '#include "train/b.h"\n', "src/train/b.h": '#include <vector>\n#include "a.h"\n'},
+     ["src/train/b.h:2: "], ["a cycle: src/train/a.h -> src/train/b.h -> src/train/a.h"]),
     ("a choice of words that is no enum",
      {"include/blipft/config.h": 'struct OutputSection {\n  std::string save = "all";\n};\n',
       "src/config/config_schema.cpp": '  o(&O::save, "save",\n    one_of({"all", "trained"}), "doc");\n'},
      ["src/config/config_schema.cpp:2: "], ["a choice of words that is no enum"]),
     ("a room of more files than a reader finds his way in",
-     {f"src/faults/part_{i}.cpp": "" for i in range(21)}, ["src/faults:21: "], ["more than the 20 of a room"]),
+     {f"src/agreement/part_{i}.cpp": "" for i in range(21)}, ["src/agreement:21: "], ["more than the 20 of a room"]),
 ]
 
 
