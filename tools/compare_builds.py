@@ -1,15 +1,26 @@
 #!/usr/bin/env python3
-"""Compares two builds of blipft that are to compute the same: what --plan prints, and the losses of the demos.
+"""Compares two builds of blipft that must compute the same, recipe by recipe.
 
-  tools/compare_builds.py OLD NEW [--models FOLDER] [--quick]
+  tools/compare_builds.py OLD NEW [WORD...] [section.key=value...] [--quick]
 
-OLD and NEW are programs. --models has a folder with a config.json for each of blip2, tiny, 3b, 7b, 13b and chess (default:
-share/models' names of them); a recipe whose model is missing there is left out, visibly. Prints a line for each recipe and
-variant whose planned bytes differ, and each step whose loss differs; exits with 1 where the new plan needs over 0.1 % more or
-a loss has other bits.
+OLD and NEW are programs. With words, only recipes of inputs/ whose path contains one of them are compared. Settings apply to the
+runs of the demos, where a change between the builds is known (data.val_split_fraction=0: which samples are held out). The
+comparison:
+
+  plans       what --plan, --plan --generate and --plan --evaluate print for every recipe with the shape of its model in
+              share/models, each in several variants. Other numbers are a difference; other words alone are counted.
+  losses      loss and gradient norm of each training step of the demos on CPUs, with the same bits
+  texts       what the demos' models generate on CPUs
+  kernels     on a GPU: the names of the kernels, copies and fills of one training step of the demos, and how often each runs
+
+Prints one line for each comparison and a last line with the counts. Exits with 1 if anything differs, with 2 if a
+comparison was impossible.
 """
 import argparse
+import collections
 import glob
+import itertools
+import json
 import os
 import re
 import subprocess
@@ -17,98 +28,244 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What recipes are varied by, beside their own settings.
-VARIANTS = [
+SHAPES = os.path.join(ROOT, "share", "models")
+# A recipe names the folder of its model; these are called otherwise in share/models.
+SHAPE_OF_MODEL = {"CodeLlama-7b-hf": "codellama-7b"}
+DEMOS = {"inputs/demo.yaml": ("make_demo.py", "data"), "inputs/demo-llama.yaml": ("make_text_demo.py", "data/instructions.jsonl")}
+FOUR_FSDP = ["parallel.strategy=fsdp", "--ranks", "4"]
+TRAINING_VARIANTS = [
     [],
     ["train.act_ckpt=full"],
     ["train.act_ckpt=half"],
-    ["parallel.strategy=fsdp", "parallel.reshard=always", "--ranks", "4"],
+    ["train.batch_size=4", "train.accumulate_grad_batches=2"],
+    FOUR_FSDP,
+    FOUR_FSDP + ["parallel.reshard=always"],
+    ["parallel.strategy=ddp", "--ranks", "4"],
     ["train.act_ckpt=full", "parallel.offload=[optimizer,parameters,activations]"],
 ]
-UNITS = {"GiB": 2 ** 30, "MiB": 2 ** 20, "KiB": 2 ** 10, "B": 1}
+GENERATION_VARIANTS = [[], ["generate.num_beams=4"], ["model.quantize=nf4"], FOUR_FSDP]
+TRAINING_RUNS = [  # ranks, settings
+    (1, []),
+    (1, ["train.act_ckpt=full"]),
+    (1, ["train.precision=bf16-true"]),
+    (1, ["adapter.kind=lora", "adapter.dropout=0.1"]),
+    (2, ["parallel.strategy=fsdp", "parallel.reshard=always"]),
+    (2, ["parallel.strategy=ddp"]),
+]
+GENERATION_RUNS = [[], ["generate.num_beams=3"], ["generate.do_sample=true", "generate.temperature=1.5"]]
+STEPS, RECORDED_STEP = 8, 5
 
 
-def model_of(recipe):
-    name = os.path.basename(recipe)
-    for key in ("tiny", "3b", "7b", "13b", "chess"):
-        if name.startswith(key):
-            return key
-    return "blip2"
+class Comparison:
+    """Two programs, a folder for their files, and the number of comparisons by kind and result."""
+
+    def __init__(self, old, new, folder):
+        self.programs = {"old": os.path.abspath(old), "new": os.path.abspath(new)}
+        self.folder = folder
+        self.counts = {kind: collections.Counter() for kind in ("plans", "losses", "texts", "kernels")}
+
+    def run_both(self, make_arguments, ranks=1):
+        """{"old": the finished process, "new": ...}; make_arguments(side) returns the command line's arguments."""
+        done = {}
+        for side, program in self.programs.items():
+            command = [program, *make_arguments(side)]
+            if ranks > 1:
+                root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+                command = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", *root, *command]
+            # A home of its own holds the table of measured GEMM algorithms: the new program reads what the old one chose.
+            environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", HOME=self.folder,
+                               OMPI_MCA_btl_vader_single_copy_mechanism="none")
+            done[side] = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+        return done
+
+    def note(self, kind, verdict, what):
+        self.counts[kind][verdict] += 1
+        print(f"{verdict:9} {kind:8} {what}", flush=True)
+
+    def compare(self, kind, what, old, new):
+        """Notes whether two lists are equal, and otherwise their first elements that differ."""
+        if old == new:
+            return self.note(kind, "same", what)
+        before, after = next((a, b) for a, b in itertools.zip_longest(old, new, fillvalue="nothing") if a != b)
+        self.note(kind, "DIFFERENT", f"{what}: {before} -> {after}")
+
+    def summary(self):
+        parts = []
+        for kind, counts in self.counts.items():
+            parts.append(f"{kind}: {counts['same'] + counts['words']} same" +
+                         (f" ({counts['words']} in other words)" if counts["words"] else "") +
+                         f", {counts['DIFFERENT']} different" +
+                         (f", {counts['refused']} refused by both" if counts["refused"] else "") +
+                         (f", {counts['SKIPPED']} skipped" if counts["SKIPPED"] else "") +
+                         (f", {counts['FAILED']} failed" if counts["FAILED"] else ""))
+        return "; ".join(parts)
+
+    def exit_code(self):
+        if any(counts["FAILED"] for counts in self.counts.values()):
+            return 2
+        return 1 if any(counts["DIFFERENT"] for counts in self.counts.values()) else 0
 
 
-def run(program, arguments):
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    return subprocess.run([program] + arguments, capture_output=True, text=True, cwd=ROOT, env=environment)
+class Demo:
+    """The model and data of a demo, made by the script of tools/demo.sh."""
+
+    def __init__(self, recipe, folder, settings=()):
+        script, data = DEMOS[recipe]
+        self.recipe, path = recipe, os.path.join(folder, os.path.basename(recipe).removesuffix(".yaml"))
+        subprocess.run([sys.executable, os.path.join(ROOT, "tools", script), "--out", path, "--samples", "64"], check=True,
+                       stdout=subprocess.DEVNULL)
+        self.model, self.data = os.path.join(path, "model"), os.path.join(path, data)
+        self.settings = [recipe, f"model.path={self.model}", "model.init=random", f"data.path={self.data}", *settings]
 
 
-def planned_bytes(text):
-    """The totals of a plan, of the GPU and of the host, in bytes."""
-    return [float(number) * UNITS[unit] for number, unit in re.findall(r"^ *total +([0-9.]+) (\w+)$", text, re.M)]
+def shape_of(recipe):
+    """The folder of share/models with the shape of a recipe's model."""
+    path = re.search(r"^model:\n(?:  .*\n)*?  path: *(\S+)", open(os.path.join(ROOT, recipe)).read(), re.M).group(1)
+    name = os.path.basename(path)
+    return os.path.join(SHAPES, SHAPE_OF_MODEL.get(name, name))
 
 
-def compare_plans(options, worst):
-    for recipe in sorted(glob.glob(os.path.join(ROOT, "inputs", "*.yaml")) + glob.glob(os.path.join(ROOT, "inputs/llama/*.yaml"))):
-        name = os.path.relpath(recipe, ROOT)
-        folder = os.path.join(options.models, model_of(recipe))
-        if "demo" in name:
+def numbers_of(text):
+    return re.findall(r"\d+(?:\.\d+)?", text)
+
+
+def compare_plans(comparison, recipes, demos, quick):
+    actions = [([], TRAINING_VARIANTS), (["--generate"], GENERATION_VARIANTS), (["--evaluate"], [[]])]
+    for recipe in recipes:
+        model = demos[recipe].model if recipe in demos else shape_of(recipe)
+        if not os.path.exists(os.path.join(model, "config.json")):
+            comparison.note("plans", "FAILED", f"{recipe}: {os.path.relpath(model, ROOT)} has no config.json")
             continue
-        if not os.path.exists(os.path.join(folder, "config.json")):
-            print(f"SKIPPED: {name} ({folder} has no config.json)")
+        for action, variants in actions:
+            for variant in variants[:1] if quick else variants:
+                arguments = ["--plan", *action, recipe, f"model.path={model}", "model.init=random", "data.path=/nonexistent",
+                             "--gpu-memory", "140", *variant]
+                done = comparison.run_both(lambda _: arguments)
+                compare_plan(comparison, " ".join([recipe, *action, *variant]), done["old"], done["new"])
+
+
+def compare_plan(comparison, what, old, new):
+    planned = ["total" in done.stdout for done in (old, new)]
+    if not any(planned):
+        if old.returncode < 0 or new.returncode < 0:
+            return comparison.note("plans", "FAILED", f"{what}: exit statuses {old.returncode}, {new.returncode}")
+        if numbers_of(old.stdout + old.stderr) == numbers_of(new.stdout + new.stderr):
+            return comparison.note("plans", "refused", f"{what}: {new.stderr.strip()[:160]}")
+    if all(planned) and old.returncode == new.returncode and numbers_of(old.stdout) == numbers_of(new.stdout):
+        return comparison.note("plans", "same" if old.stdout == new.stdout else "words", what)
+    comparison.compare("plans", what, *[[f"exit status {done.returncode} {done.stderr.strip()[-300:]}", *done.stdout.splitlines()]
+                                        for done in (old, new)])
+
+
+def trace_of(folder):
+    import h5py
+    return h5py.File(os.path.join(folder, "trace.rank0000.h5"), "r")
+
+
+def steps_of(folder):
+    """[(loss, gradient norm)] of each step, as texts that hold all bits."""
+    with trace_of(folder) as file:
+        return [(float(row["loss"]).hex(), float(row["grad_norm"]).hex()) for row in file["steps"][:]]
+
+
+def kernels_of(folder):
+    """[(name, count)] of what the device ran in the recorded step; empty on CPUs."""
+    with trace_of(folder) as file:
+        names = [row["name"].decode(errors="replace") for row in file["kernel_names"][:]]
+        return sorted(collections.Counter(names[row["name"]] for row in file["kernels"][:]).items())
+
+
+def train_both(comparison, demo, ranks, settings):
+    """{side: folder of the run}, or nothing after a note if a run failed."""
+    name = os.path.join(comparison.folder, f"run{sum(sum(c.values()) for c in comparison.counts.values())}")
+    common = [*demo.settings, f"parallel.devices={ranks}", f"train.max_steps={STEPS}", "train.warmup_steps=0",
+              "train.batch_size=8", "output.save_model=false", "output.progress_seconds=0", *settings]
+    done = comparison.run_both(lambda side: [*common, f"output.path={name}-{side}"], ranks)
+    for side, process in done.items():
+        if process.returncode != 0:
+            comparison.note("losses", "FAILED", f"{demo.recipe} {' '.join(settings)}: {side}: {process.stderr.strip()[-400:]}")
+            return None
+    return {side: f"{name}-{side}" for side in done}
+
+
+def compare_losses(comparison, demo):
+    for ranks, settings in TRAINING_RUNS:
+        strategy = ["parallel.strategy=single"] if ranks == 1 else []
+        folders = train_both(comparison, demo, ranks, ["parallel.device=cpu", *strategy, *settings])
+        if folders:
+            comparison.compare("losses", f"{demo.recipe} {ranks} rank(s) {' '.join(settings)}",
+                               *[steps_of(folder) for folder in folders.values()])
+
+
+def compare_texts(comparison, demo):
+    for number, settings in enumerate(GENERATION_RUNS):
+        name = os.path.join(comparison.folder, f"{os.path.basename(demo.model)}-{os.path.basename(demo.recipe)}-{number}")
+        done = comparison.run_both(lambda side: ["--generate", *demo.settings, f"generate.path={demo.data}",
+                                                 "generate.weights=base", "generate.max_new_tokens=12", "parallel.device=cpu",
+                                                 f"output.path={name}-{side}", *settings])
+        what, texts = f"{demo.recipe} {' '.join(settings)}", []
+        for side, process in done.items():
+            files = glob.glob(f"{name}-{side}/*/generated.jsonl")
+            if process.returncode != 0 or len(files) != 1:
+                comparison.note("texts", "FAILED", f"{what}: {side}: {process.stderr.strip()[-400:]}")
+                break
+            records = [json.loads(line) for line in open(files[0])]
+            texts.append([(record["text"], float(record.get("score", 0)).hex()) for record in records])
+        else:
+            comparison.compare("texts", what, *texts)
+
+
+def has_gpu():
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return False
+    return any(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def compare_kernels(comparison, demo):
+    if not has_gpu():
+        return comparison.note("kernels", "SKIPPED", f"{demo.recipe} (this machine has no GPU)")
+    for settings in ([], ["train.precision=bf16-true", "train.act_ckpt=full"]):
+        folders = train_both(comparison, demo, 1, ["parallel.strategy=single", "parallel.device=cuda",
+                                                   f"trace.kernels=[{RECORDED_STEP}]", *settings])
+        if not folders:
             continue
-        for variant in VARIANTS[:1] if options.quick else VARIANTS:
-            arguments = ["--plan", recipe, f"model.path={folder}", "model.init=random", "data.path=/nonexistent",
-                         "--gpu-memory", "140"] + variant
-            old, new = run(options.old, arguments), run(options.new, arguments)
-            before, after = planned_bytes(old.stdout), planned_bytes(new.stdout)
-            if not before and not after and old.stderr == new.stderr:
-                continue                             # refused by both, for the same reason
-            same = old.stdout == new.stdout
-            print(f"{'same' if same else 'OTHER'} {name} {' '.join(variant)}" +
-                  ("" if same else f": {before} -> {after} bytes {new.stderr.strip()[:200]}"), flush=True)
-            if len(before) != len(after):
-                worst.append(f"{name} {variant}: one of the two was refused")
-            for b, a in zip(before, after):
-                if a > b * 1.001 + 0.02 * 2 ** 20:
-                    worst.append(f"{name} {variant}: {b:.0f} -> {a:.0f} bytes")
-
-
-def losses(program, arguments):
-    with tempfile.TemporaryDirectory() as folder:
-        done = run(program, arguments + [f"output.path={folder}/run", "output.progress_seconds=0"])
-        if done.returncode != 0:
-            return [done.stderr.strip()[-300:]]
-        import h5py
-        with h5py.File(os.path.join(folder, "run", "trace.rank0000.h5"), "r") as file:
-            return [(float(row["loss"]).hex(), float(row["grad_norm"]).hex()) for row in file["steps"][:]]
-
-
-def compare_losses(options, worst):
-    for recipe in ("inputs/demo.yaml", "inputs/demo-llama.yaml"):
-        for extra in ([], ["train.act_ckpt=full"], ["train.precision=bf16-true"],
-                      ["adapter.kind=lora", "adapter.dropout=0.1"]):
-            arguments = [recipe, "parallel.strategy=single", "parallel.devices=1", "train.max_steps=8",
-                         "train.warmup_steps=0", "output.save_model=false"] + extra
-            old, new = losses(options.old, arguments), losses(options.new, arguments)
-            print(f"{'same' if old == new else 'OTHER'} {len(old)} losses: {recipe} {' '.join(extra)}", flush=True)
-            if old != new:
-                worst.append(f"{recipe} {extra}: {old[:2]} -> {new[:2]}")
+        old, new = [kernels_of(folder) for folder in folders.values()]
+        what = f"{demo.recipe} {' '.join(settings)}"
+        if old and new:
+            comparison.compare("kernels", f"{what} ({sum(count for _, count in new)} in a step)", old, new)
+        else:
+            comparison.note("kernels", "FAILED", f"{what}: {len(old)} and {len(new)} kernels were recorded")
+        comparison.compare("losses", f"{what} on a GPU", *[steps_of(folder) for folder in folders.values()])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old")
     parser.add_argument("new")
-    parser.add_argument("--models", default=os.path.join(ROOT, "share", "models"))
-    parser.add_argument("--quick", action="store_true", help="the recipes alone, without variants and losses")
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("--quick", action="store_true", help="compare the plans of the recipes as they are, and nothing else")
     options = parser.parse_args()
-    options.old, options.new = os.path.abspath(options.old), os.path.abspath(options.new)
-    worst = []
-    compare_plans(options, worst)
-    if not options.quick:
-        compare_losses(options, worst)
-    for line in worst:
-        print("worse:", line)
-    return 1 if worst else 0
+    for program in (options.old, options.new):
+        if not os.access(program, os.X_OK):
+            parser.error(f"{program}: there is no such program. Build it with make.")
+    recipes = [os.path.relpath(path, ROOT) for path in sorted(glob.glob(os.path.join(ROOT, "inputs/**/*.yaml"), recursive=True))]
+    words = [word for word in options.words if "=" not in word]
+    settings = [word for word in options.words if "=" in word]
+    recipes = [recipe for recipe in recipes if not words or any(word in recipe for word in words)]
+    if not recipes:
+        parser.error(f"no recipe of inputs/ contains {' or '.join(words)} in its path")
+    with tempfile.TemporaryDirectory(prefix="compare_builds.") as folder:
+        comparison = Comparison(options.old, options.new, folder)
+        demos = {recipe: Demo(recipe, folder, settings) for recipe in recipes if recipe in DEMOS}
+        compare_plans(comparison, recipes, demos, options.quick)
+        for demo in () if options.quick else demos.values():
+            compare_losses(comparison, demo)
+            compare_texts(comparison, demo)
+            compare_kernels(comparison, demo)
+    print(f"{len(recipes)} recipes; {comparison.summary()}")
+    return comparison.exit_code()
 
 
 if __name__ == "__main__":
