@@ -453,7 +453,8 @@ class Ops {
                            Stream) = 0;
   /// x[i] uniform in (-bound, bound), by the same rule.
   virtual void fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound, Stream) = 0;
-  virtual void fill(const Tensor& x, float value, Stream) = 0;
+  virtual void fill(const Tensor& x, float value, Stream) = 0;          ///< x of floats
+  virtual void fill_i32(const Tensor& x, int32_t value, Stream) = 0;    ///< x i32
   /// weights[i] = 1 / (denominators[i] * scale), or 0 where a denominator is 0. f32 [n].
   virtual void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) = 0;
   /// scalars[kGradNorm] = sqrt(sum_of_squares[0]); scalars[kClipCoefficient] = max_norm > 0 ?

@@ -70,6 +70,7 @@ class CpuOps final : public Ops {
                    Stream) override;
   void fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound, Stream) override;
   void fill(const Tensor& x, float value, Stream) override;
+  void fill_i32(const Tensor& x, int32_t value, Stream) override;
   // update.cpp
   void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) override;
   void adamw_update(const AdamWUpdate&, Stream) override;

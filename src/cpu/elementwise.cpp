@@ -221,6 +221,11 @@ void CpuOps::fill(const Tensor& x, float value, Stream) {
   });
 }
 
+void CpuOps::fill_i32(const Tensor& x, int32_t value, Stream) {
+  check_fill_i32(x);
+  std::fill_n(x.as<int32_t>(), x.numel(), value);
+}
+
 namespace {
 
 constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;

@@ -73,6 +73,7 @@ class CudaOps : public Ops {
   void fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound,
                     Stream stream) override;
   void fill(const Tensor& x, float value, Stream stream) override;
+  void fill_i32(const Tensor& x, int32_t value, Stream stream) override;
   void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream stream) override;
   void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream stream) override;
   void adamw_update(const AdamWUpdate& args, Stream stream) override;

@@ -44,6 +44,11 @@ __global__ void fill_kernel(T* __restrict__ x, int64_t n, float value) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) x[i] = from_float<T>(value);
 }
 
+__global__ void fill_i32_kernel(int32_t* __restrict__ x, int64_t n, int32_t value) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) x[i] = value;
+}
+
 /// Four consecutive normals come from one Philox block; a thread handles the elements of one such block.
 template <class T>
 __global__ void fill_normal_kernel(T* __restrict__ x, int64_t n, uint64_t seed, uint32_t stream_id, int64_t first,
@@ -198,6 +203,15 @@ void CudaOps::fill(const Tensor& x, float value, Stream stream) {
     fill_kernel<T><<<blocks, 256, 0, launch.stream>>>(x.as<T>(), x.numel(), value);
   });
   BLIPFT_CUDA_LAUNCHED("fill_kernel");
+}
+
+void CudaOps::fill_i32(const Tensor& x, int32_t value, Stream stream) {
+  check_fill_i32(x);
+  if (x.numel() == 0) return;
+  const LaunchContext launch = context(stream);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(x.numel(), 256), int64_t{launch.sm_count} * 16));
+  fill_i32_kernel<<<blocks, 256, 0, launch.stream>>>(x.as<int32_t>(), x.numel(), value);
+  BLIPFT_CUDA_LAUNCHED("fill_i32_kernel");
 }
 
 void CudaOps::fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,

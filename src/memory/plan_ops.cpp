@@ -160,6 +160,7 @@ class PlanOps final : public Ops {
     check_fill_normal(x, first);
   }
   void fill(const Tensor& x, float, Stream) override { check_fill(x); }
+  void fill_i32(const Tensor& x, int32_t, Stream) override { check_fill_i32(x); }
   void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) override {
     check_loss_weights(denominators, weights, scale);
   }

@@ -324,6 +324,8 @@ void check_fill_normal(const Tensor& x, int64_t first) {
 
 void check_fill(const Tensor& x) { Checker{"fill"}.floating(x, "x"); }
 
+void check_fill_i32(const Tensor& x) { Checker{"fill_i32"}.dtype(x, "x", DType::i32); }
+
 void check_loss_weights(const Tensor& denominators, const Tensor& weights, float scale) {
   const Checker check{"loss_weights"};
   check.dtype(denominators, "denominators", DType::f32);

@@ -59,6 +59,7 @@ void check_scale(const Tensor& x);
 void check_add(const Tensor& from, const Tensor& to);
 void check_fill_normal(const Tensor& x, int64_t first);
 void check_fill(const Tensor& x);
+void check_fill_i32(const Tensor& x);
 void check_loss_weights(const Tensor& denominators, const Tensor& weights, float scale);
 void check_clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars);
 void check_quantize(const Tensor& values, const Quantized& to);

@@ -317,6 +317,7 @@ TEST_SUITE("cpu_rows") {
         const Tensor x = c.input("x", t, {n}, -3, 3), relu = c.output("relu", t, {n}), gelu = c.output("gelu", t, {n});
         const Tensor f32 = c.inout("f32", kF32, {n}), bf16 = c.inout("bf16", kBf16, {n});
         const Tensor half = c.output("half", DType::f16, {n}), filled = c.output("filled", t, {n});
+        const Tensor integers = c.output("integers", DType::i32, {n});
         const Tensor squares = c.output("squares", kF32, {1}), sums = c.inout("sums", kF32, {1});
         c.run([&](Ops& ops, Stream s) {
           ops.activate(x, relu, Activation::relu, s);
@@ -328,6 +329,7 @@ TEST_SUITE("cpu_rows") {
           ops.sum(f32, sums, false, s);
           ops.sum(f32, sums, true, s);
           ops.fill(filled, 1.5f, s);
+          ops.fill_i32(integers, 16777217, s);   // no float holds it
         });
         const Vec in = c.read(x);
         Vec expected_relu = in, expected_gelu = in;
@@ -343,6 +345,7 @@ TEST_SUITE("cpu_rows") {
         for (double value : c.read(f32)) total += value;
         CHECK_CLOSE(c.read(sums), Vec{2 * total}, 1e-6);
         CHECK(c.read(filled) == Vec(static_cast<size_t>(n), 1.5));
+        CHECK(c.read(integers) == Vec(static_cast<size_t>(n), 16777217));
       }
   }
 

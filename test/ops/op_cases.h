@@ -174,17 +174,18 @@ inline void add_elementwise(Cases& cases, DType t) {
       }});
     }
   for (int64_t n : {1, 1000, 70001})
-    cases.push_back({title(t, "sum_squares, add, fill ", n), t, false, [=](OpContext& c) {
+    cases.push_back({title(t, "sum_squares, add, fill, fill_i32 ", n), t, false, [=](OpContext& c) {
       const Tensor x = c.input("x", t, {n}), out = c.output("out", kF32, {1});
       const Tensor total = c.inout("total", kF32, {1}, 1, 2);
       const Tensor f32 = c.inout("f32", kF32, {n}), bf16 = c.inout("bf16", kBf16, {n});
-      const Tensor filled = c.output("filled", t, {n});
+      const Tensor filled = c.output("filled", t, {n}), integers = c.output("integers", DType::i32, {n});
       c.run([&](Ops& ops, Stream s) {
         ops.sum_squares(x, out, false, s);
         ops.sum_squares(x, total, true, s);
         if (t == kF32) ops.add(x, f32, s);
         else ops.add(x, bf16, s), ops.add(x, f32, s);
         ops.fill(filled, 0.3f, s);
+        ops.fill_i32(integers, -16777217, s);    // no float holds it
       });
     }});
   for (int64_t n : {1, 6, 100003})

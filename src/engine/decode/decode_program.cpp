@@ -292,13 +292,7 @@ void DecodeProgram::decode(int64_t tokens) {
 }
 
 void DecodeProgram::stop(int64_t slot) {
-  const Stream stream = parts_.device->compute_stream();
-  const Tensor done = state_->decode.done.part(slot, {1});
-  // The bits of a float: there is no fill of integers.
-  float bits = 0;
-  const int32_t stopped = kStopped;
-  std::memcpy(&bits, &stopped, sizeof bits);
-  parts_.ops->fill({done.data, DType::f32, done.shape}, bits, stream);
+  parts_.ops->fill_i32(state_->decode.done.part(slot, {1}), kStopped, parts_.device->compute_stream());
 }
 
 void DecodeProgram::run(Pass pass) {
