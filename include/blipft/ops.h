@@ -398,8 +398,7 @@ class Ops {
   virtual void raise_amax(const MatrixView& x, const Tensor& amax, Stream) = 0;
   /// y = act(x), element-wise; for recomputation in backward.
   virtual void activate(const Tensor& x, const Tensor& y, Activation, Stream) = 0;
-  /// Bit i % 8 of signs[i / 8] = x[i] > 0, 0 behind the last element: all that the derivative of relu needs of its
-  /// output. x [n] in any shape, f32 or bf16, signs u8 [ceil(n / 8)].
+  /// Bit i % 8 of signs[i / 8] = x[i] > 0, else 0: what relu's derivative needs. x f32 or bf16 [n], signs u8 [ceil(n / 8)].
   virtual void pack_signs(const Tensor& x, const Tensor& signs, Stream) = 0;
   virtual void norm_forward(const NormForward&, Stream) = 0;
   virtual void norm_backward(const NormBackward&, Stream) = 0;
@@ -428,6 +427,8 @@ class Ops {
   virtual void vision_embed_backward(const VisionEmbed&, Stream) = 0;
   virtual void text_embed_forward(const TextEmbed&, Stream) = 0;
   virtual void text_embed_backward(const TextEmbed&, Stream) = 0;
+  /// rows[i] = table[numbers[i]]. table [V, N], numbers i32 [R], rows [R, N].
+  virtual void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) = 0;
   /// tiled[b * R + i] = rows[i] for every b. rows [R, N], tiled [B * R, N].
   virtual void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) = 0;
   /// rows[i] (+)= sum over b of tiled[b * R + i]; rows is a parameter gradient.
@@ -453,8 +454,8 @@ class Ops {
                            Stream) = 0;
   /// x[i] uniform in (-bound, bound), by the same rule.
   virtual void fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound, Stream) = 0;
-  virtual void fill(const Tensor& x, float value, Stream) = 0;          ///< x of floats
-  virtual void fill_i32(const Tensor& x, int32_t value, Stream) = 0;    ///< x i32
+  virtual void fill(const Tensor& x, float value, Stream) = 0;
+  virtual void fill_i32(const Tensor& x, int32_t value, Stream) = 0;
   /// weights[i] = 1 / (denominators[i] * scale), or 0 where a denominator is 0. f32 [n].
   virtual void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) = 0;
   /// scalars[kGradNorm] = sqrt(sum_of_squares[0]); scalars[kClipCoefficient] = max_norm > 0 ?

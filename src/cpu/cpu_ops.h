@@ -47,6 +47,7 @@ class CpuOps final : public Ops {
   void vision_embed_backward(const VisionEmbed&, Stream) override;
   void text_embed_forward(const TextEmbed&, Stream) override;
   void text_embed_backward(const TextEmbed&, Stream) override;
+  void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) override;
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) override;
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream) override;
   void pick_rows(const RowBlocks&, Stream) override;

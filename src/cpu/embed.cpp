@@ -224,6 +224,15 @@ void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
   }
 }
 
+void CpuOps::gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) {
+  check_gather_rows(table, numbers, rows);
+  const int32_t* from = numbers.as<const int32_t>();
+  for (int64_t r = 0; r < rows.rows(); ++r)
+    BLIPFT_CHECK(from[r] >= 0 && from[r] < table.rows(), "gather_rows: numbers[", r, "] is ", from[r],
+                 ", but the table has ", table.rows(), " rows");
+  for_each(rows.rows(), [&](int64_t r) { copy_row(table, from[r], rows, r); });
+}
+
 void CpuOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream) {
   check_tile_rows(rows, tiled);
   for_each(tiled.rows(), [&](int64_t r) { copy_row(rows, r % rows.rows(), tiled, r); });

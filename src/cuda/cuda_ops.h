@@ -56,6 +56,7 @@ class CudaOps : public Ops {
   void vision_embed_backward(const VisionEmbed& args, Stream stream) override;
   void text_embed_forward(const TextEmbed& args, Stream stream) override;
   void text_embed_backward(const TextEmbed& args, Stream stream) override;
+  void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream stream) override;
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) override;
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream stream) override;
   void pick_rows(const RowBlocks& args, Stream stream) override;

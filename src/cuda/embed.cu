@@ -64,6 +64,16 @@ __global__ void vision_embed_kernel(const T* __restrict__ patches, const T* __re
   }
 }
 
+/// rows[r] = table[numbers[r]]. One block per row.
+template <class T, int N>
+__global__ void gather_rows_kernel(const T* __restrict__ table, const int32_t* __restrict__ numbers, T* __restrict__ rows,
+                                   int64_t cols) {
+  const T* source = table + int64_t{numbers[blockIdx.x]} * cols;
+  T* target = rows + int64_t{blockIdx.x} * cols;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{blockDim.x} * N)
+    *reinterpret_cast<Pack<T, N>*>(target + c) = load_pack<N>(source + c);
+}
+
 /// to[b * to_block + to_offset + i] = from[b * from_block + from_offset + i] for i < count; the other rows of `to`
 /// become zero, or stay (`keep`). One thread block per row of `to`.
 struct MoveArgs {
@@ -276,6 +286,21 @@ void CudaOps::vision_embed_backward(const VisionEmbed& args, Stream stream) {
   if (!args.parameters) return;
   launch_sum_blocks(args.x.data, args.x.dtype, samples, tokens, args.positions, args.accumulate, launch);
   launch_sum_blocks(args.x.data, args.x.dtype, samples, tokens, args.class_embedding, args.accumulate, launch);
+}
+
+void CudaOps::gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream stream) {
+  check_gather_rows(table, numbers, rows);
+  if (rows.numel() == 0) return;
+  const int64_t cols = rows.cols();
+  dispatch_float(rows.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    with_width<T>(cols, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      gather_rows_kernel<T, N><<<static_cast<unsigned>(rows.rows()), row_threads(cols, N), 0, context(stream).stream>>>(
+          table.as<const T>(), numbers.as<const int32_t>(), rows.as<T>(), cols);
+    }, table, rows);
+  });
+  BLIPFT_CUDA_LAUNCHED("gather_rows_kernel");
 }
 
 void CudaOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) {

@@ -141,6 +141,9 @@ class PlanOps final : public Ops {
   void vision_embed_backward(const VisionEmbed& args, Stream) override { check_backward_args(args); }
   void text_embed_forward(const TextEmbed& args, Stream) override { check_args(args); }
   void text_embed_backward(const TextEmbed& args, Stream) override { check_backward_args(args); }
+  void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) override {
+    check_gather_rows(table, numbers, rows);
+  }
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) override { check_tile_rows(rows, tiled); }
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool, Stream) override { check_sum_tiles(tiled, rows); }
   void pick_rows(const RowBlocks& args, Stream) override { check_args(args); }

@@ -263,6 +263,13 @@ void check_pack_signs(const Tensor& x, const Tensor& signs) {
   check.vector(signs, "signs", DType::u8, (x.numel() + 7) / 8);
 }
 
+void check_gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows) {
+  const Checker check{"gather_rows"};
+  check.floating(table, "table");
+  check.vector(numbers, "numbers", DType::i32, numbers.numel());
+  check.matrix(rows, "rows", table.dtype, numbers.numel(), table.cols());
+}
+
 void check_tile_rows(const Tensor& rows, const Tensor& tiled) {
   const Checker check{"tile_rows"};
   check.floating(rows, "rows");

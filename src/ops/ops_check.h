@@ -49,6 +49,7 @@ void check_backward_args(const TextEmbed& args);
 void check_workspace(const Tensor& workspace);
 void check_activate(const Tensor& x, const Tensor& y, Activation activation);
 void check_pack_signs(const Tensor& x, const Tensor& signs);
+void check_gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows);
 void check_tile_rows(const Tensor& rows, const Tensor& tiled);
 void check_sum_tiles(const Tensor& tiled, const Tensor& rows);
 void check_sum(const Tensor& x, const Tensor& out);

@@ -230,6 +230,22 @@ TEST_SUITE("cpu_rows") {
                          doctest::Contains("token id 9 is outside of the table of 9 rows"), Error);
   }
 
+  TEST_CASE("gather_rows copies the rows of a table by their numbers, and refuses numbers outside of it") {
+    for (DType t : {kF32, kBf16}) {
+      constexpr int64_t n = 5;
+      OpContext c(cpu());
+      const Tensor table = c.input("table", t, {7, n}), rows = c.output("rows", t, {4, n});
+      const Tensor numbers = c.values("numbers", DType::i32, {6, 0, 3, 3});
+      c.run([&](Ops& ops, Stream s) { ops.gather_rows(table, numbers, rows, s); });
+      CHECK(c.read(rows) == gather(c.read(table), n, {6, 0, 3, 3}));
+      for (const double outside : {-1, 7}) {
+        const Tensor wrong = c.values("wrong", DType::i32, {0, outside, 1, 2});
+        CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.gather_rows(table, wrong, rows, s); }),
+                             doctest::Contains(", but the table has 7 rows"), Error);
+      }
+    }
+  }
+
   TEST_CASE("tiles, picked and spread rows") {
     for (DType t : {kF32, kBf16}) {
       constexpr int64_t n = 5;

@@ -102,6 +102,11 @@ inline void add_row_moves(Cases& cases, DType t) {
       const Tensor rows = c.input("rows", t, {32, n}), tiled = c.output("tiled", t, {3 * 32, n});
       c.run([&](Ops& ops, Stream s) { ops.tile_rows(rows, tiled, s); });
     }});
+    cases.push_back({title(t, "gather_rows ", n), t, true, [=](OpContext& c) {
+      const Tensor table = c.input("table", t, {50, n}), rows = c.output("rows", t, {6, n});
+      const Tensor numbers = c.values("numbers", DType::i32, {49, 0, 7, 7, 31, 0});
+      c.run([&](Ops& ops, Stream s) { ops.gather_rows(table, numbers, rows, s); });
+    }});
     for (bool packed : {false, true})
       cases.push_back({title(t, "pick_rows, spread_rows of the first 32 ", n, packed ? " packed" : ""), t, true,
                        [=](OpContext& c) {

@@ -133,10 +133,9 @@ Tensor LanguageHead::logits(const StepContext& context, Tensor x, const Tensor& 
   const UnitWeights flat = pass.flat;
   if (tied()) pass.flat = context.units.acquire(*weight_unit);
   const ObservedPhase phase(context, Phase::loss, *unit);
-  if (picked) {                            // a table of which some rows are looked up
+  if (picked) {
     const Tensor rows = take(context, "head input", x.dtype, {picked.rows(), output.in});
-    context.ops.text_embed_forward({.ids = picked, .lengths = picked.view({picked.rows()}), .tokens = x, .x = rows},
-                                   context.stream);
+    context.ops.gather_rows(x, picked.view({picked.rows()}), rows, context.stream);
     give(context, x);
     x = rows;
   }
