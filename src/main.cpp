@@ -30,11 +30,6 @@ namespace {
 using namespace blipft;
 using Action = CommandLine::Action;
 
-// Before the initialisers of all libraries: from here on a signal is noted. A sanitizer is not ready by then.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-[[gnu::section(".preinit_array"), gnu::used]] void (*first_of_all)(int, char**, char**) = StopRequest::listen;
-#endif
-
 // A thread that waits for others is to sleep soon. libgomp lets it spin for milliseconds, which costs many times what the
 // threads compute where the processors have other work too. It reads this before any code of the program's own.
 void let_threads_sleep(char** arguments) {
@@ -110,6 +105,7 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
 }  // namespace
 
 int main(int argc, char** argv) {
+  StopRequest::listen();
   let_threads_sleep(argv);
   try {
     CommandLine line;

@@ -179,7 +179,7 @@ LockOwner::State LockOwner::state() const {
   const ProcessStat stat = process_stat(*process);
   if (stat.start.empty()) return State::lives;  // somebody else's, who does not show it
   if (stat.ended() || stat.start != process_start) return State::dead;
-  const bool lost = Launcher{whole_number(launcher).value_or(0), launcher_start, ""}.gone();
+  const bool lost = Launcher{.pid = whole_number(launcher).value_or(0), .start = launcher_start, .name = ""}.gone();
   return lost ? State::orphaned : State::lives;
 }
 

@@ -13,8 +13,6 @@ namespace blipft {
 
 namespace {
 
-const pid_t parent_at_start = getppid();   // before main(), so that one that goes meanwhile is noticed
-
 std::string text_of(const char* variable) {
   const char* text = std::getenv(variable);
   return text ? text : "";
@@ -27,10 +25,12 @@ int64_t count_of(const char* variable) { return whole_number(text_of(variable)).
 Launcher find_launcher() {
   const LaunchedRank& own = LaunchedRank::own();
   if (own.rank.empty()) return {};
-  for (int64_t pid = parent_at_start; pid > 1;) {
+  const int64_t parent = getppid();
+  for (int64_t pid = parent; pid > 1;) {
     const ProcessStat stat = process_stat(pid);
     if (stat.start.empty()) return {};
-    if (process_variable(pid, own.variable) != own.rank) return {pid, stat.start, stat.name};
+    if (process_variable(pid, own.variable) != own.rank)
+      return {.pid = pid, .parent = parent, .start = stat.start, .name = stat.name};
     pid = stat.parent;
   }
   return {};                               // started from outside of what this process sees
@@ -61,7 +61,7 @@ bool Launcher::gone() const {
 }
 
 bool launcher_is_gone() {
-  return Launcher::own().pid != 0 && (getppid() != parent_at_start || Launcher::own().gone());
+  return Launcher::own().pid != 0 && (getppid() != Launcher::own().parent || Launcher::own().gone());
 }
 
 OtherRanks OtherRanks::find() {

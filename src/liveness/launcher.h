@@ -17,6 +17,7 @@ struct LaunchedRank {
 
 struct Launcher {
   int64_t pid = 0;                         ///< 0: none, or none that can be seen
+  int64_t parent = 0;                      ///< the process that started this one: the launcher, or one between them
   std::string start, name;
   /// Of this process, as it was when this was first called.
   static const Launcher& own();

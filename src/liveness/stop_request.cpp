@@ -2,7 +2,8 @@
 //
 // A handler alone is not enough: while CUDA starts, its driver has one of its own for half a second, and what comes then is
 // lost. So the signals are blocked in every thread (each inherits that of the one that makes it), where they wait until the
-// thread of here takes them. It starts with main(). The handlers are for a thread in which a library unblocks them.
+// thread of here takes them. It starts once main() has read the command line. The handlers are for a thread in which a
+// library unblocks them.
 #include "liveness/stop_request.h"
 
 #include <signal.h>
@@ -12,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <mutex>
 #include <thread>
@@ -26,11 +28,10 @@ constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
 // A launcher may pass on what the terminal has sent to all already: that is one request.
 constexpr int64_t kOneRequestNs = 100'000'000;
 
-// Initialised before anything runs: see listen().
-constinit std::atomic<int> received{0};
-constinit std::atomic<int64_t> received_ns{0};
+std::atomic<int> received{0};
+std::atomic<int64_t> received_ns{0};
 enum class Speaks : int { never, of_users, always };
-constinit std::atomic<Speaks> speaks{Speaks::always};
+std::atomic<Speaks> speaks{Speaks::always};
 
 int64_t now_ns() {
   timespec now{};
@@ -70,11 +71,9 @@ sigset_t noted() {
 }
 
 // Of several ranks the first answers; not to SIGTERM, which mpirun sends to all when one was killed too.
-Speaks how_to_speak(char** environment) {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK=", "PMIX_RANK=", "PMI_RANK="})
-    for (char** entry = environment; entry && *entry; ++entry)
-      if (strncmp(*entry, name, strlen(name)) == 0)
-        return strcmp(*entry + strlen(name), "0") == 0 ? Speaks::of_users : Speaks::never;
+Speaks how_to_speak() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name)) return strcmp(rank, "0") == 0 ? Speaks::of_users : Speaks::never;
   return Speaks::always;
 }
 
@@ -85,10 +84,10 @@ void ignore_signals_of_writes() {
   ::signal(SIGPIPE, SIG_IGN);
 }
 
-void StopRequest::listen(int, char**, char** environment) {
-  speaks = how_to_speak(environment);
+void StopRequest::listen() {
   const sigset_t set = noted();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);  // first: what waits outlives an exec, what a handler has noted does not
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  speaks = how_to_speak();
   struct sigaction action{};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
@@ -100,9 +99,9 @@ void StopRequest::listen(int, char**, char** environment) {
 void StopRequest::watch() {
   static std::once_flag once;
   std::call_once(once, [] {
-    listen(0, nullptr, environ);
+    listen();
     const sigset_t set = noted();
-    const timespec now{};                  // what was sent to this thread alone, while libraries were loaded
+    const timespec now{};                  // what was sent to this thread alone, since main() began
     for (int signal = 0; (signal = sigtimedwait(&set, nullptr, &now)) > 0;) note(signal);
     std::thread([set] {
       for (int signal = 0;;)

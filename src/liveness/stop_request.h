@@ -24,11 +24,11 @@ class StopRequest {
   int signal() const;
   static const char* name(int signal);
 
+  /// Blocks the signals, which wait for watch() from then on. The first line of main(): a signal that comes earlier, while
+  /// the system loads and initialises libraries, ends the process as it ends any.
+  static void listen();
   /// Starts the thread that notes signals, the first time. Before other threads start: they inherit which signals are blocked.
   static void watch();
-  /// From here on signals wait for watch(). A function that the system calls before the initialisers of all libraries, with
-  /// main()'s arguments and the environment; it uses nothing that is initialised later.
-  static void listen(int argc, char** argv, char** environment);
   /// Back to what signals do by default, for what is no run. One that came already does that now.
   static void release();
 };

@@ -120,8 +120,8 @@ def the_first_ctrl_c_makes_a_checkpoint_and_the_second_ends_at_once(space):
 
 
 @test
-def a_signal_before_the_programs_own_code_is_noted(space):
-    # As early as a library's initialiser: what comes before that, while the system loads the libraries, ends the process.
+def a_signal_before_main_ends_the_process_as_it_ends_any(space):
+    # While the system loads and initialises the libraries: nothing has begun then.
     compiler = shutil.which("gcc") or shutil.which("cc")
     if not compiler:
         raise Skip("no C compiler")
@@ -129,14 +129,26 @@ def a_signal_before_the_programs_own_code_is_noted(space):
     source.write_text("#include <signal.h>\n#include <stdlib.h>\n__attribute__((constructor)) static void early(void) {\n"
                       "  unsetenv(\"LD_PRELOAD\");  /* of what MPI starts */\n  raise(SIGUSR1);\n}\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", source, "-o", library], check=True)
-    done = subprocess.run([PROGRAM, space.config, "train.max_epochs=5000", f"output.path={space.new()}"], cwd=ROOT,
-                          env={**environment(), "LD_PRELOAD": str(library)}, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=SECONDS)
-    check(done.returncode == 75 and "stopped    by SIGUSR1" in done.stdout, done)
-    # What is no run ends by it, as ever.
-    done = subprocess.run([PROGRAM, "--print-config", space.config], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True,
-                          env={**environment(), "LD_PRELOAD": str(library)}, text=True, timeout=SECONDS)
-    check(done.returncode == -signal.SIGUSR1, done)
+    output = space.new()
+    for command in ([space.config, "train.max_epochs=5000", f"output.path={output}"], ["--print-config", space.config]):
+        done = subprocess.run([PROGRAM, *command], cwd=ROOT, env={**environment(), "LD_PRELOAD": str(library)},
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+        check(done.returncode == -signal.SIGUSR1 and not done.stdout and not done.stderr, done)
+    check(not output.exists(), "a run that never began left a folder")
+
+
+@test
+def signals_are_noted_by_the_first_line_of_main(space):
+    # Before it opens any file of its own: nothing lies between the libraries' initialisers and that line.
+    trace = space.new("system calls")
+    if not shutil.which("strace"):
+        raise Skip("no strace")
+    done = subprocess.run(["strace", "-o", trace, PROGRAM, "--print-config", space.config], cwd=ROOT, env=environment(),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+    calls = trace.read_text().splitlines()
+    noted = next(i for i, call in enumerate(calls) if call.startswith("rt_sigaction(SIGUSR1, {") and "SIG_DFL" not in call[:40])
+    own = next(i for i, call in enumerate(calls) if str(space.config) in call and not call.startswith("execve("))
+    check(done.returncode == 0 and noted < own, done.stderr, calls[noted], calls[own])
 
 
 @test
