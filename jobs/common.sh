@@ -65,6 +65,8 @@ train() {
   # message then ends another rank in MPI_Init (Slurm 22.05 with Open MPI 4.1 over TCP: 7 of 15 starts with tree on a
   # busy machine, none of 26 with ring).
   export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
+  # Threads of CPU ranks sleep while they wait for each other; otherwise they spin for milliseconds.
+  [ "$gpus" -gt 0 ] || export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
   # The number of CPUs is said here because srun does not take it from sbatch. Ranks end by themselves when one fails,
   # and all of them with 75 when they are told to stop: Slurm must not kill the last for the first one's code.
   unset SLURM_CPUS_PER_GPU SLURM_CPUS_PER_TASK

@@ -1,13 +1,12 @@
 // blipft: the command line, and the end of every error.
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <string>
 
-#include <unistd.h>
-
 #include "agreement/rank_guard.h"
+#include "generate/answers.h"
+#include "generate/print_generation_plan.h"
+#include <unistd.h>
 #include "base/standard_output.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
@@ -29,16 +28,6 @@
 namespace {
 using namespace blipft;
 using Action = CommandLine::Action;
-
-// A thread that waits for others is to sleep soon. libgomp lets it spin for milliseconds, which costs many times what the
-// threads compute where the processors have other work too. It reads this before any code of the program's own.
-void let_threads_sleep(char** arguments) {
-  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
-  setenv("GOMP_SPINCOUNT", "1000", 1);     // some microseconds
-  std::error_code error;                   // by its own path: the process is named after what is executed
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error);
-  execv(program.c_str(), arguments);       // where that fails, they spin
-}
 
 Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
@@ -106,7 +95,6 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
 
 int main(int argc, char** argv) {
   StopRequest::listen();
-  let_threads_sleep(argv);
   try {
     CommandLine line;
     std::string mistake;                   // ranks may have been given different ones, and tell of it together

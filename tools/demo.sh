@@ -56,6 +56,9 @@ options=(-np "$ranks" --oversubscribe --bind-to none)
 # Containers often forbid reading another process's memory; Open MPI then warns on every start.
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
 
+# Without it threads and ranks of CPUs spin while they wait, at the cost of whatever else needs the cores.
+[ "$gpus" -ge 1 ] || export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
 echo "== training on $ranks $([ "$gpus" -ge 1 ] && echo "GPU(s)" || echo "CPU ranks")"
 command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" output.overwrite=true
          "${scored[@]}")
@@ -77,4 +80,4 @@ echo
 echo "trace        runs/$run/trace.rank0000.h5 (one file a rank; h5dump, h5py and pandas read it)"
 echo "loss plot    runs/$run/loss.png"
 echo "saved model  runs/$run/model (transformers' from_pretrained reads it)"
-echo "once more    OMPI_MCA_btl_vader_single_copy_mechanism=$OMPI_MCA_btl_vader_single_copy_mechanism ${command[*]}"
+echo "once more    ${OMP_WAIT_POLICY:+OMP_WAIT_POLICY=$OMP_WAIT_POLICY }OMPI_MCA_btl_vader_single_copy_mechanism=$OMPI_MCA_btl_vader_single_copy_mechanism ${command[*]}"

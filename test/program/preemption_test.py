@@ -149,6 +149,7 @@ def signals_are_noted_by_the_first_line_of_main(space):
     noted = next(i for i, call in enumerate(calls) if call.startswith("rt_sigaction(SIGUSR1, {") and "SIG_DFL" not in call[:40])
     own = next(i for i, call in enumerate(calls) if str(space.config) in call and not call.startswith("execve("))
     check(done.returncode == 0 and noted < own, done.stderr, calls[noted], calls[own])
+    check(sum(call.startswith("execve(") for call in calls) == 1, "the program executes itself again")
 
 
 @test
