@@ -102,8 +102,6 @@ export OMP_WAIT_POLICY=passive
 # Those on a GPU wait much for it, and for each other's start.
 at_once=$((cuda ? cores / 2 : cores / 8))
 [ $at_once -gt 1 ] && [ -z "$san" ] || at_once=1
-# Ranks of parts that share cores are not to spin either while they wait for each other.
-export OMPI_MCA_mpi_yield_when_idle=1
 parts=0 told=0
 stop() {
   for job in $(jobs -p); do pkill -TERM -P "$job"; done

@@ -72,8 +72,9 @@ T reduced(T value, MPI_Datatype type, MPI_Op op, MPI_Comm group) {
 World::World(int* argc, char*** argv) {
   // Ranks that wait would spin on their core. Where ranks have fewer cores than threads, as on a small machine or a
   // shared node, the ones that compute then wait for a time slice at every collective: mpirun sets this when it knows
-  // of it, Slurm never does. With cores enough a yield returns at once. What the user set stays.
-  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  // of it, Slurm never does. With cores enough a yield returns at once. What the user set stays, unless ranks sleep:
+  // they never yield, because a sleeping rank has given its core away already (mpi_wait.h).
+  setenv("OMPI_MCA_mpi_yield_when_idle", ranks_sleep() ? "0" : "1", ranks_sleep());
   // For NCCL, and here because there are no other threads yet. Registering buffers while a collective is captured asks
   // that all ranks capture it, but each decides by itself when it captures the step of a text shape; and the arena is not
   // of the memory that registering would speed up.

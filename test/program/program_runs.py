@@ -133,9 +133,8 @@ def gpus_of(ranks):
 
 def environment(ranks=None):
     """Of a run of so many ranks; None: of anything, with all GPUs."""
-    values = dict(os.environ, OMP_WAIT_POLICY="passive")  # threads that spin while others need the core take ten times as long
+    values = dict(os.environ, OMP_WAIT_POLICY="passive")  # threads and ranks that spin take ten times as long
     values.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
-    values.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # likewise ranks that wait for each other
     if ranks is not None and VISIBLE and "NCCL_MULTI_RANK_GPU_ENABLE" not in os.environ:
         values["CUDA_VISIBLE_DEVICES"] = gpus_of(ranks)
     return values
