@@ -112,6 +112,19 @@ SECTIONS = "model adapter data train parallel checkpoint generate evaluate trace
 KEY_ROW = re.compile(r'\(&([A-Z])::(\w+), "(\w+)",\s*(one_of\(|one_of_or_integer\(|one_of_or_containing\()', re.S)
 SETTING_COMPARED = re.compile(r'\b(' + "|".join(SECTIONS) + r')_?(?:\(\))?(?:\.|->)(\w+)(?:\.text)?\s*[!=]=\s*"')
 
+# Code that does something else than a reader of the line expects: what it looks like, files that may have it, and why not.
+TRICKS = [
+    (r"(pre)?init_array|(gnu::|__)constructor\b|\(\(constructor", r"$^", "runs before main(); call it from main()"),
+    (r"\b(execl[pe]?|execvp?e?|execvpe|execveat|fexecve|posix_spawnp?)\(", r"$^",
+     "executes a program; document what its user is to set"),
+    (r"[\"'](opal|ompi|orte|mca|PMPI|pmix)_\w+[\"']", r"$^",
+     "a symbol inside of an MPI library; use functions of MPI and documented parameters"),
+    (r"bit_cast<\s*(const )?(std::)?u?(int|float|double)|memcpy\(&\w+, &\w+,",
+     r"src/(ops|formats|cuda)/|src/data/image(_orientation|folder)\.cpp$",
+     "reads a number's bits as another type; only code of number formats may"),
+]
+
+COMMENT = re.compile(r"//.*")
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LINEAR_OP = re.compile(r"[.>]linear_(forward|backward_input|backward_weight)\(")
 
@@ -267,13 +280,17 @@ class Layering:
                 self.breaches.append((folder, count, "", f"files are more than the {MOST_FILES} of a room"))
 
     def check_lines(self):
-        """Only src/config/ compares settings with words, and no path is shortened without looking at links."""
+        """Only src/config/ compares settings with words, no path is shortened without looking at links, and no line is a trick."""
         for path in self.files:
             with open(path, encoding="utf-8") as lines:
                 for number, text in enumerate(lines, 1):
                     if "lexically_normal" in text:
                         self.breaches.append((path, number, text.strip(), "x/.. is not nothing if x is a link; "
                                               "io::absolute_path() of io/paths.h resolves it as the system does"))
+                    code = COMMENT.sub("", text)
+                    for looks, allowed, why in TRICKS:
+                        if re.search(looks, code) and not re.match(allowed, path):
+                            self.breaches.append((path, number, text.strip(), why))
                     if SETTING_COMPARED.search(text) and not path.startswith("src/config/"):
                         self.breaches.append((path, number, text.strip(),
                                               "compares a setting with a word; use its enum of blipft/choices.h"))

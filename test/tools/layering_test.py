@@ -109,6 +109,14 @@ BREACHES = [
      "a cycle: include/blipft/config.h -> include/blipft/config.h"),
     (VIT, '#include "models/families/picture/vit.h"', "a cycle"),
     ("src/io/reader.cpp", "  path = path.lexically_normal();", "resolves it as the system does"),
+    # code before main(), re-execution, symbols of a library's inside, numbers in disguise
+    ("src/main.cpp", '[[gnu::section(".preinit_array"), gnu::used]] void (*first)(int, char**, char**) = f;', "runs before main()"),
+    ("src/io/reader.cpp", "[[gnu::constructor]] void first() {}", "runs before main()"),
+    ("src/io/reader.cpp", "__attribute__((constructor)) void first() {}", "runs before main()"),
+    ("src/main.cpp", "  execv(program.c_str(), arguments);  // once more", "executes a program"),
+    ("src/comm/mpi.cpp", '  auto f = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");', "a symbol inside of an MPI library"),
+    ("src/engine/engine.h", "  const float bits = std::bit_cast<float>(kStopped);", "reads a number's bits as another type"),
+    ("src/engine/engine.h", "  std::memcpy(&bits, &stopped, sizeof bits);", "reads a number's bits as another type"),
     # settings compared with words
     ("src/train/trainer.cpp", '  if (config.data.text_padding == "max") return;', "compares a setting with a word"),
     ("src/plan/print_plan.cpp", '  const bool c = config_->train.act_ckpt != "none";', "compares a setting with a word"),
