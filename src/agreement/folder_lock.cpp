@@ -133,9 +133,10 @@ LockOwner LockOwner::self() {
   std::string job;
   for (const char* name : jobs)
     if (job.empty()) job = environment(name);
-  return {host_name(), first_line("/proc/sys/kernel/random/boot_id"), link_target("/proc/self/ns/pid"), pid,
-          process_stat(getpid()).start, launcher.pid == 0 ? "" : concat(launcher.pid), launcher.start, job,
-          environment("SLURM_RESTART_COUNT"), now_text()};
+  return {.host = host_name(), .boot = first_line("/proc/sys/kernel/random/boot_id"),
+          .pid_namespace = link_target("/proc/self/ns/pid"), .pid = pid, .process_start = process_stat(getpid()).start,
+          .launcher = launcher.pid == 0 ? "" : concat(launcher.pid), .launcher_start = launcher.start, .job = job,
+          .job_restarts = environment("SLURM_RESTART_COUNT"), .started = now_text()};
 }
 
 std::string LockOwner::text() const {

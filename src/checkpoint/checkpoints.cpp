@@ -199,8 +199,9 @@ void Checkpoints::complete() {
   }
   last_write_seconds_ = world.max(writer_.write_seconds());
   const double waited = waited_seconds_;
-  Outcome outcome{step, total_bytes_, world.max(writer_.pause_seconds() + waited), last_write_seconds_, world.max(waited),
-                  folder_ + "/" + io::checkpoint_name(step), ""};
+  Outcome outcome{.step = step, .bytes = total_bytes_, .pause_seconds = world.max(writer_.pause_seconds() + waited),
+                  .write_seconds = last_write_seconds_, .waited_seconds = world.max(waited),
+                  .folder = folder_ + "/" + io::checkpoint_name(step), .failure = ""};
   try {
     world.agree(failure);
     const std::vector<std::string> files = world.gather_texts(file);

@@ -44,10 +44,12 @@ struct Holder {
   explicit Holder(const Config& of)
       : config(of), model(make_model(config)), optimizer(make_optimizer(config.train)),
         policy(make_storage_policy(config)),
-        store({device.get(), ops.get(), &arena, model->units(), precision_types(config), optimizer.get(),
-               policy.get(), true}),
-        strategy(make_strategy(StrategyKind::single, {device.get(), ops.get(), Groups(self.get()), &arena, &store,
-                                          model->units()}, {})) {
+        store({.device = device.get(), .ops = ops.get(), .arena = &arena, .units = model->units(),
+               .types = precision_types(config), .optimizer = optimizer.get(), .policy = policy.get(),
+               .used_once = true}),
+        strategy(make_strategy(StrategyKind::single, {
+            .device = device.get(), .ops = ops.get(), .groups = Groups(self.get()), .arena = &arena, .store = &store,
+            .units = model->units()}, {})) {
     int64_t scratch = std::max(loading_scratch_bytes(), init_scratch_bytes());
     for (const SaveSettings& settings : SaveSettings::of(config))
       scratch = std::max(scratch, saving_scratch_bytes(model->units(), store, *strategy, settings));
@@ -56,7 +58,8 @@ struct Holder {
     store.bind();
     strategy->bind();
   }
-  WeightContext context() { return {model->units(), &store, strategy.get(), device.get(), ops.get(), arena.scratch()}; }
+  WeightContext context() { return {.units = model->units(), .store = &store, .strategy = strategy.get(),
+                                    .device = device.get(), .ops = ops.get(), .scratch = arena.scratch()}; }
 
   const Config& config;
   std::unique_ptr<Device> device = make_cpu_device(0);
@@ -122,8 +125,9 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   restore_state(context, index, folder, 4);
   for (const SaveSettings& settings : SaveSettings::of(config)) {
     const std::string target = config.output.path + "/" + settings.folder();
-    const std::string saved = save_weights(context, world, {target, config.model.path, settings, checkpoint.get(),
-                                  adapter_config(config, context.units), {run_id_of(index.run), index.step}});
+    const std::string saved = save_weights(context, world, {
+        .directory = target, .source = config.model.path, .settings = settings, .checkpoint = checkpoint.get(),
+        .adapter_config = adapter_config(config, context.units), .origin = {run_id_of(index.run), index.step}});
     std::printf("model      %s (after %lld steps)\n", saved.c_str(), static_cast<long long>(index.step));
   }
 }

@@ -69,7 +69,8 @@ void StateWriter::begin(const std::string& path, const std::vector<ParameterStor
   file_.name = std::filesystem::path(path).filename().string();
   std::map<std::string, const void*> memory;  // pieces change their order; a tensor has one piece here
   for (const ParameterStore::Part& part : parts) {
-    file_.pieces.push_back({part.key(), part.data.dtype, part.shape, part.first, part.data.numel(), 0, {}});
+    file_.pieces.push_back({.tensor = part.key(), .dtype = part.data.dtype, .shape = part.shape, .first = part.first,
+                            .count = part.data.numel(), .offset = 0, .checksums = {}});
     BLIPFT_CHECK(memory.emplace(part.key(), part.data.data).second, part.key(), " comes twice");
   }
   const std::string header = io::lay_out(file_);

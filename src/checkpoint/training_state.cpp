@@ -78,7 +78,8 @@ class Reads {
     while (begin < end) {
       const int64_t number = begin / io::kSegmentBytes;
       const int64_t bytes = std::min(end, (number + 1) * io::kSegmentBytes) - begin;
-      reads_.push_back({&file, &piece, number, begin - number * io::kSegmentBytes, bytes, to});
+      reads_.push_back({.file = &file, .piece = &piece, .number = number, .from = begin - number * io::kSegmentBytes,
+                        .bytes = bytes, .to = to});
       begin += bytes;
       to += bytes;
     }

@@ -39,7 +39,8 @@ Key key(Section Config::*section, T Section::*member, const char* section_name, 
     else if constexpr (requires(T value) { value.text; }) return &(config.*section.*member).text;
     else return &(config.*section.*member);
   };
-  return {section_name, name, field, std::move(allowed), doc, std::move(aliases)};
+  return {.section = section_name, .name = name, .field = field, .allowed = std::move(allowed), .doc = doc,
+          .aliases = std::move(aliases)};
 }
 
 // Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken

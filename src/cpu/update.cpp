@@ -62,8 +62,9 @@ struct AdamWNumbers {
   template <class Update>
   static AdamWNumbers of(const Update& args) {
     const float* scalars = args.scalars.template as<const float>();
-    return {scalars[kLearningRate], scalars[kClipCoefficient], scalars[kBiasCorrection1], scalars[kBiasCorrection2],
-            args.beta1, args.beta2, args.eps, args.weight_decay};
+    return {.lr = scalars[kLearningRate], .clip = scalars[kClipCoefficient], .correction1 = scalars[kBiasCorrection1],
+            .correction2 = scalars[kBiasCorrection2], .beta1 = args.beta1, .beta2 = args.beta2, .eps = args.eps,
+            .weight_decay = args.weight_decay};
   }
 };
 

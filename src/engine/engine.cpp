@@ -11,8 +11,9 @@ namespace blipft {
 namespace {
 
 StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, StrategyKind strategy_kind) {
-  StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
-                       precision_types(*parts.config), parts.optimizer, parts.policy ? parts.policy : &policy};
+  StoreContext context{.device = parts.device, .ops = parts.ops, .arena = parts.arena, .units = parts.model->units(),
+                       .types = precision_types(*parts.config), .optimizer = parts.optimizer,
+                       .policy = parts.policy ? parts.policy : &policy};
   const TrainSection& train = parts.config->train;
   context.used_once = train.accumulate_grad_batches == 1 && largest_norm(train) == 0;
   context.shards = shard_count(strategy_kind, parts.groups.shard->size());
@@ -33,10 +34,11 @@ ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& st
 std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterStore& store) {
   const TrainSection& train = parts.config->train;
   if (train.matmul != MatmulType::fp8) return nullptr;
-  const Fp8Settings settings{train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2, train.fp8_least_size,
-                             train.matmul_exclude, parts.fp8_kept_bytes, parts.config->trace.fp8_every > 0,
-                             [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); },
-                             parts.fp8_keep_inputs};
+  const Fp8Settings settings{.gradients = train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2,
+                             .least_size = train.fp8_least_size, .excluded = train.matmul_exclude,
+                             .kept_bytes = parts.fp8_kept_bytes, .counts = parts.config->trace.fp8_every > 0,
+                             .stored = [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); },
+                             .keep_inputs = parts.fp8_keep_inputs};
   return std::make_unique<Fp8Products>(parts.model->units(), settings, *parts.arena);
 }
 
@@ -52,20 +54,24 @@ Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const Shard
                               : nullptr),
       policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_kind)),
       sharded(with_prefetch(asked, store, parts.model->units())), fp8(make_fp8(parts, store)), parts_(parts) {
-  const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
-                                observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
+  const StrategyContext context{.device = parts.device, .ops = parts.ops, .groups = parts.groups, .arena = parts.arena,
+                                .store = &store, .units = parts.model->units(),
+                                .observer = observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
   strategy = make_strategy(strategy_kind, context, sharded);
   program = std::make_unique<StepProgram>(
-      StepParts{parts.config, parts.device, parts.ops, parts.groups.all, parts.arena, parts.model, strategy.get(),
-                parts.optimizer, parts.spans, parts.pixel_statistics,
-                observer ? static_cast<StepObserver*>(observer.get()) : parts.spans, parts.activity, fp8.get()},
+      StepParts{.config = parts.config, .device = parts.device, .ops = parts.ops, .comm = parts.groups.all,
+                .arena = parts.arena, .model = parts.model, .strategy = strategy.get(), .optimizer = parts.optimizer,
+                .spans = parts.spans, .pixel_statistics = parts.pixel_statistics,
+                .observer = observer ? static_cast<StepObserver*>(observer.get()) : parts.spans,
+                .activity = parts.activity, .fp8 = fp8.get()},
       parts.text_shapes);
 }
 
 void Engine::decode_with(const DecodeProgramSettings& settings, int32_t pad_id) {
-  DecodeParts parts{parts_.device, parts_.ops, parts_.arena, parts_.model, strategy.get(), parts_.pixel_statistics,
-                    precision_types(*parts_.config).compute, pad_id,
-                    parts_.config->parallel.cuda_graph && parts_.device->kind() == DeviceKind::cuda};
+  DecodeParts parts{.device = parts_.device, .ops = parts_.ops, .arena = parts_.arena, .model = parts_.model,
+                    .strategy = strategy.get(), .pixel_statistics = parts_.pixel_statistics,
+                    .compute = precision_types(*parts_.config).compute, .pad_id = pad_id,
+                    .graphs = parts_.config->parallel.cuda_graph && parts_.device->kind() == DeviceKind::cuda};
   parts.spans = parts_.spans;
   parts.observer = observer ? static_cast<StepObserver*>(observer.get()) : parts_.spans;
   decoder = std::make_unique<DecodeProgram>(parts, settings);

@@ -23,8 +23,11 @@ PrecisionTypes precision_types(const Config& config) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
-  return make_optimizer(train.optim, {train.beta1, train.beta2, train.eps, train.weight_decay, train.momentum,
-                                      train.decay_norms_and_biases, train.stochastic_rounding, static_cast<uint64_t>(train.seed)});
+  return make_optimizer(train.optim, {.beta1 = train.beta1, .beta2 = train.beta2, .eps = train.eps,
+                                      .weight_decay = train.weight_decay, .momentum = train.momentum,
+                                      .decay_norms_and_biases = train.decay_norms_and_biases,
+                                      .stochastic_rounding = train.stochastic_rounding,
+                                      .seed = static_cast<uint64_t>(train.seed)});
 }
 
 double learning_rate(const TrainSection& train, int64_t step, int64_t total) {

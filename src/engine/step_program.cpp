@@ -151,10 +151,10 @@ void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
 }
 
 StepContext StepProgram::step_context() const {
-  return {*parts_.ops, *parts_.device, *parts_.arena, *parts_.strategy, parts_.device->compute_stream(),
-          parts_.device->side_stream(), forked_, joined_, parts_.observer,
-          static_cast<uint64_t>(parts_.config->train.seed), true, 0, in_host_.get(),
-          parts_.fp8};
+  return {.ops = *parts_.ops, .device = *parts_.device, .arena = *parts_.arena, .units = *parts_.strategy,
+          .stream = parts_.device->compute_stream(), .side = parts_.device->side_stream(), .forked = forked_,
+          .joined = joined_, .observer = parts_.observer, .seed = static_cast<uint64_t>(parts_.config->train.seed),
+          .training = true, .most_coded_rows = 0, .in_host = in_host_.get(), .fp8 = parts_.fp8};
 }
 
 void StepProgram::enqueue(const TextShape& text, PassKind kind) {

@@ -23,7 +23,8 @@ Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.sh
 std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
                                           Arena& arena, StrategyKind strategy, const PixelStatistics& statistics,
                                           const DecodeProgramSettings& settings, int32_t pad_id) {
-  EngineParts parts{&config, &model, &device, &ops, groups, &arena};
+  EngineParts parts{.config = &config, .model = &model, .device = &device, .ops = &ops, .groups = groups,
+                    .arena = &arena};
   parts.pixel_statistics = statistics;
   return std::make_unique<DecodeEngine>(parts, strategy, ShardedSettings{}, settings, pad_id);
 }
@@ -149,8 +150,9 @@ void Generation::load(const TextsToGenerate& work) {
 }
 
 void Generation::load_weights() {
-  const WeightContext context{model_->model->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(),
-                              arena_->scratch()};
+  const WeightContext context{.units = model_->model->units(), .store = &engine_->store,
+                              .strategy = engine_->strategy.get(), .device = device_.get(), .ops = ops_.get(),
+                              .scratch = arena_->scratch()};
   const bool random = config().model.init == InitialWeights::random;
   init_weights(context, static_cast<uint64_t>(config().train.seed), random ? Filled::all : Filled::fresh);
   if (!random) {

@@ -77,10 +77,11 @@ StateFile from_json(const ordered_json& json) {
                     "\" is no name of a checkpoint's file");
   BLIPFT_USER_CHECK(file.bytes >= 0 && file.bytes <= kMostBytes, file.name, " has ", file.bytes, " bytes");
   for (const ordered_json& one : json.at("pieces")) {
-    StatePiece piece{one.at("tensor").get<std::string>(), dtype_of(one.at("dtype").get<std::string>()),
-                     one.at("shape").get<std::vector<int64_t>>(), one.at("first").get<int64_t>(),
-                     one.at("count").get<int64_t>(), one.at("offset").get<int64_t>(),
-                     one.at("crc32c").get<std::vector<uint32_t>>()};
+    StatePiece piece{.tensor = one.at("tensor").get<std::string>(),
+                     .dtype = dtype_of(one.at("dtype").get<std::string>()),
+                     .shape = one.at("shape").get<std::vector<int64_t>>(), .first = one.at("first").get<int64_t>(),
+                     .count = one.at("count").get<int64_t>(), .offset = one.at("offset").get<int64_t>(),
+                     .checksums = one.at("crc32c").get<std::vector<uint32_t>>()};
     const int64_t whole = whole_numel(piece);
     const std::string tensor = blipft::brief(piece.tensor);
     BLIPFT_USER_CHECK(piece.first >= 0 && piece.count > 0 && piece.first < whole && piece.count <= whole - piece.first,

@@ -37,7 +37,8 @@ std::vector<int32_t> ids_of(const std::string& text, bool whole, const Tokenizer
 
 PromptedSample prompted(const Dataset::Prompt& prompt, const Tokenizer& tokenizer, const PromptSettings& settings,
                         int64_t index) {
-  PromptedSample sample{prompt.name, prompt.id, {}, {}, prompt.picture.empty() ? -1 : index, false};
+  PromptedSample sample{.name = prompt.name, .id = prompt.id, .ids = {}, .references = {},
+                        .picture = prompt.picture.empty() ? -1 : index, .cut = false};
   sample.ids = ids_of(prompt.text, prompt.whole, tokenizer, settings, prompt.name, &sample.cut);
   sample.instruction = settings.instructions.ids(prompt.text, prompt.name);
   return sample;
@@ -92,7 +93,8 @@ std::vector<int32_t> prompt_of_text(const std::string& text, PromptForm form, co
 
 Dataset::Prompt Dataset::read_prompt(int64_t index) const {
   const Sample sample = read(index);
-  Prompt prompt{sample.name, "", sample.picture ? sample.name : "", "", false, {}};
+  Prompt prompt{.name = sample.name, .id = "", .picture = sample.picture ? sample.name : "", .text = "", .whole = false,
+                .references = {}};
   for (const Segment& segment : sample.segments)
     if (!segment.text.empty()) prompt.references.push_back(segment.text);
   return prompt;

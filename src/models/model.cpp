@@ -15,7 +15,8 @@ int64_t Parameter::numel() const {
 
 int64_t Unit::add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed,
                   ParameterKind kind) {
-  Parameter parameter{name, shape, numel_, init, group_.source, {}, kind};
+  Parameter parameter{.name = name, .shape = shape, .offset = numel_, .init = init, .source = group_.source,
+                      .aliases = {}, .kind = kind};
   const int64_t alignment = parameter.numel() < kBlockedParameter ? kParameterAlignment : kBlockAlignment;
   if (!packed) parameter.offset = (numel_ + alignment - 1) / alignment * alignment;
   parameters_.push_back(parameter);

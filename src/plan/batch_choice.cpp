@@ -167,7 +167,8 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
     const std::string timed = earlier.timings.empty() ? "" : concat(" (timed: ", earlier.timings, ")");
     const std::string as_begun = concat(kept.description(), ", as chosen when the run began", timed);
     if (row.device_bytes <= gpu_bytes)
-      return {row.config, concat(as_begun, ": ", memory, " of ", memory_text(gpu_bytes)), {}, "", earlier.timings, as_begun};
+      return {.config = row.config, .reason = concat(as_begun, ": ", memory, " of ", memory_text(gpu_bytes)),
+              .rows = {}, .anew = "", .timings = earlier.timings, .kept = as_begun};
     before = concat(", since the ", kept.description(), " that the run began with take ", memory);
   } else if (kept.batch_size > 0) {
     before = concat(", since the run began with ", kept.description());

@@ -213,9 +213,10 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = candidate.model();
   const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes, nullptr,
                                       texts_.evaluation());
-  return {candidate.config, candidate.ranks, fit_overrides(asked_, candidate.config), candidate.time,
-          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.config, candidate.ranks, plan.arena->planned_takes()),
-          plan.arena->host_bytes(), candidate.mean};
+  return {.config = candidate.config, .ranks = candidate.ranks, .overrides = fit_overrides(asked_, candidate.config),
+          .time = candidate.time,
+          .device_bytes = plan.arena->total_bytes() + bytes_outside_of_arena(candidate.config, candidate.ranks, plan.arena->planned_takes()),
+          .host_bytes = plan.arena->host_bytes(), .text = candidate.mean};
 }
 
 // Null: more than `limit` bytes.

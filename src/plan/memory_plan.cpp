@@ -97,9 +97,10 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   const bool record = config.trace.enabled && config.trace.spans != SpanTracing::none;
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
-      EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
-                  plan.optimizer.get(), run.policy, record ? plan.spans.get() : nullptr, {}, run.text_shapes,
-                  nullptr, run.fp8_kept_bytes, run.fp8_keep_inputs},
+      EngineParts{.config = &config, .model = &run.model, .device = plan.device.get(), .ops = plan.ops.get(),
+                  .groups = groups, .arena = plan.arena.get(), .optimizer = plan.optimizer.get(), .policy = run.policy,
+                  .spans = record ? plan.spans.get() : nullptr, .pixel_statistics = {}, .text_shapes = run.text_shapes,
+                  .activity = nullptr, .fp8_kept_bytes = run.fp8_kept_bytes, .fp8_keep_inputs = run.fp8_keep_inputs},
       plan.strategy, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
@@ -210,7 +211,8 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
 
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy, const EvaluationWork* evaluation) {
-  PlannedRun run{config, model, ranks, std::move(text_shapes), policy, evaluation, device_bytes > 0};
+  PlannedRun run{.config = config, .model = model, .ranks = ranks, .text_shapes = std::move(text_shapes),
+                 .policy = policy, .evaluation = evaluation, .gpu = device_bytes > 0};
   if (config.train.fp8_keep_weights == Fp8Retention::all) run.fp8_kept_bytes = std::numeric_limits<int64_t>::max();
   const bool asked = config.train.matmul == MatmulType::fp8 && config.train.fp8_keep_inputs == Fp8Retention::automatic && device_bytes > 0;
   run.fp8_keep_inputs = config.train.fp8_keep_inputs == Fp8Retention::all || (asked && inputs_cost_nothing(run));
@@ -249,7 +251,8 @@ int64_t largest_batch(const Config& config, const ModelSettings& settings, const
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
     other.train.total_batch_size = 0;
-    return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr, evaluation, true}) <= device_bytes;
+    return least_planned_bytes({.config = other, .model = *model, .ranks = ranks, .text_shapes = text_shapes(other),
+                                .policy = nullptr, .evaluation = evaluation, .gpu = true}) <= device_bytes;
   };
   if (!fits(1)) return 0;
   int64_t low = 1, high = 2;

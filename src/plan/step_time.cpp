@@ -228,15 +228,19 @@ MachineRates from_data_sheet(const char* name, double bf16, double tf32, double 
                              double pcie, bool has_fp8 = true) {
   const double fp8 = has_fp8 ? bf16 * kFp8Speed : 0;
   const MachineRates& h200 = h200_rates();
-  return {name, h200.bf16 * bf16 / 989, h200.tf32 * tf32 / 494, h200.f32 * f32 / 67, h200.bf16 * fp8 / 989,
-          h200.memory * memory / 4.8,
-          h200.collectives * nvlink / 900, h200.gathers * nvlink / 900, h200.link * pcie / 5, h200.link_both * pcie / 5, h200.kernel, false};
+  return {.name = name, .bf16 = h200.bf16 * bf16 / 989, .tf32 = h200.tf32 * tf32 / 494, .f32 = h200.f32 * f32 / 67,
+          .fp8 = h200.bf16 * fp8 / 989, .memory = h200.memory * memory / 4.8,
+          .collectives = h200.collectives * nvlink / 900, .gathers = h200.gathers * nvlink / 900,
+          .link = h200.link * pcie / 5, .link_both = h200.link_both * pcie / 5, .kernel = h200.kernel,
+          .measured = false};
 }
 
 }  // namespace
 
 const MachineRates& h200_rates() {
-  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 695e12 * kFp8Speed, 4.1e12, 355e9, 190e9, 55e9, 79e9, 9e-6, true};
+  static const MachineRates rates{.name = "H200", .bf16 = 695e12, .tf32 = 280e12, .f32 = 695e12 * 67 / 989,
+                                  .fp8 = 695e12 * kFp8Speed, .memory = 4.1e12, .collectives = 355e9, .gathers = 190e9,
+                                  .link = 55e9, .link_both = 79e9, .kernel = 9e-6, .measured = true};
   return rates;
 }
 

@@ -123,7 +123,8 @@ void ParameterStore::lay_out(const Unit& unit) {
     }
     const bool decodes = !context_.optimizer->takes(range.specs);
     if (decodes) most_decoded_ = std::max(most_decoded_, decoded);
-    held.ranges.push_back({range.first, range.count, 0, decodes, range.decays, std::move(range.specs), std::move(states)});
+    held.ranges.push_back({.first = range.first, .count = range.count, .squares = 0, .decoded = decodes,
+                           .decays = range.decays, .specs = std::move(range.specs), .states = std::move(states)});
   }
   if (!transient_gradients()) return;
   held.consumed = context_.device->create_event();

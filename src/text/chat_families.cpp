@@ -290,10 +290,12 @@ void mistral_v1(const ChatRequest& request, ChatText& text) {
   mistral_turns(request, {"mistral_v1", " [INST] ", " [/INST]", " "}, text);
 }
 void mistral_v3(const ChatRequest& request, ChatText& text) {
-  mistral_turns(request, {"mistral_v3", "[INST] ", "[/INST]", " ", true, true, true}, text);
+  mistral_turns(request, {.name = "mistral_v3", .begin = "[INST] ", .end = "[/INST]", .answer = " ", .has_system = true,
+                          .system_last = true, .strips = true}, text);
 }
 void mistral_nemo(const ChatRequest& request, ChatText& text) {
-  mistral_turns(request, {"mistral_nemo", "[INST]", "[/INST]", "", true, true}, text);
+  mistral_turns(request, {.name = "mistral_nemo", .begin = "[INST]", .end = "[/INST]", .answer = "", .has_system = true,
+                          .system_last = true}, text);
 }
 
 void mistral_v7(const ChatRequest& request, ChatText& text) {

@@ -160,7 +160,8 @@ SpecialTokens read_special_tokens(const fs::path& directory, Json config, const 
         const bool special = special_names.contains(content);
         const int32_t id = token_id(
             value, concat((directory / "added_tokens.json").string(), ": token \"", brief(content), "\""));
-        out.decoder[id] = AddedToken{content, id, special, false, false, false, !special};
+        out.decoder[id] = AddedToken{.content = content, .id = id, .special = special, .lstrip = false, .rstrip = false,
+                                     .single_word = false, .normalized = !special};
       }
   const Json defaults = default_tokens(tokenizer_class);
   for (const char* key : named_tokens) {

@@ -52,7 +52,9 @@ void DeviceSampler::run(double seconds) {
   try {
     for (;;) {
       constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-      DeviceRecord record{0, unknown, unknown, unknown, unknown, unknown, 0, host_rss_bytes()};
+      DeviceRecord record{.time_ns = 0, .utilization = unknown, .power_watts = unknown, .sm_mhz = unknown,
+                          .memory_mhz = unknown, .temperature_c = unknown, .memory_bytes = 0,
+                          .host_rss_bytes = host_rss_bytes()};
       monitor_.sample(record);
       take_(record);
       // A late sample shifts those after it: no burst makes up for it.

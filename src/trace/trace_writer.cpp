@@ -263,7 +263,8 @@ void Hdf5Trace::add(const std::vector<EvaluationRecord>& records) {
   std::vector<io::EvaluationRow> rows(records.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const EvaluationRecord& from = records[i];
-    rows[i] = {from.step, from.time_ns, {}, from.value, from.samples, from.seconds};
+    rows[i] = {.step = from.step, .time_ns = from.time_ns, .metric = {}, .value = from.value, .samples = from.samples,
+               .seconds = from.seconds};
     copy_name(rows[i].metric, from.metric, "metric");
   }
   enqueue([&] { waiting_.evaluations.insert(waiting_.evaluations.end(), rows.begin(), rows.end()); });
@@ -304,8 +305,10 @@ void Hdf5Trace::add(const std::vector<KernelRecord>& records) {
   if (records.empty()) return;
   enqueue([&] {
     for (const KernelRecord& record : records)
-      waiting_.kernels.push_back({record.step, record.begin_ns, record.end_ns, record.bytes, record.graph_node,
-                                  kernel_number(record.name), record.kind, record.stream, record.device});
+      waiting_.kernels.push_back({.step = record.step, .begin_ns = record.begin_ns, .end_ns = record.end_ns,
+                                  .bytes = record.bytes, .graph_node = record.graph_node,
+                                  .name = kernel_number(record.name), .kind = record.kind, .stream = record.stream,
+                                  .device = record.device});
   });
 }
 

@@ -93,8 +93,10 @@ class StepTimer {
     optimizer_ = make_optimizer(config_.train);
     plan_ = plan_memory(config_, *model_, parts_.sizes, parts_.device_bytes, {text_});
     arena_ = std::make_unique<Arena>(device, *plan_.arena);
-    engine_ = make_engine(plan_, {&config_, model_.get(), &device, ops_.get(), parts_.groups->groups(), arena_.get(),
-                                  optimizer_.get(), nullptr, nullptr, {}, {text_}});
+    engine_ = make_engine(plan_, {.config = &config_, .model = model_.get(), .device = &device, .ops = ops_.get(),
+                                  .groups = parts_.groups->groups(), .arena = arena_.get(),
+                                  .optimizer = optimizer_.get(), .policy = nullptr, .spans = nullptr,
+                                  .pixel_statistics = {}, .text_shapes = {text_}});
     check_host_memory(config_, *parts_.world, arena_->host_bytes());
     arena_->commit();
     batch_ = std::make_unique<RandomBatch>(device, model_->inputs(), config_, text_);
@@ -108,8 +110,8 @@ class StepTimer {
   void bind() { engine_->bind(); }
   void warm_up() { engine_->program->warm_up(arena_->scratch()); }  // by all ranks
   void prepare() {
-    const WeightContext context{model_->units(), &engine_->store, engine_->strategy.get(), parts_.device, ops_.get(),
-                                arena_->scratch()};
+    const WeightContext context{.units = model_->units(), .store = &engine_->store, .strategy = engine_->strategy.get(),
+                                .device = parts_.device, .ops = ops_.get(), .scratch = arena_->scratch()};
     init_weights(context, static_cast<uint64_t>(config_.train.seed));
     engine_->program->prepare({text_});
   }

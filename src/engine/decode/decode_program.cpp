@@ -56,7 +56,8 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
     state.memory_places = i32({layout_.source_rows()});
   }
   state.prompt_bytes = data.bytes();
-  state.decode = {i32({s, l}), i32({s}), i32({s}), i32({s}), data.add(DType::i64, {s}), i32({s})};
+  state.decode = {.ids = i32({s, l}), .lengths = i32({s}), .prompt_lengths = i32({s}), .limits = i32({s}),
+                  .keys = data.add(DType::i64, {s}), .done = i32({s})};
   if (!settings_.ends.empty()) state.ends = i32({static_cast<int64_t>(settings_.ends.size())});
   state.tokens = i32({s, 1});
   state.row_of_slot = i32({s});
@@ -319,9 +320,10 @@ void DecodeProgram::enqueue(Pass pass) {
   const Tensor data = arena.take_kept(Owner::data, "texts being generated", DType::u8, {data_bytes_});
   Block data_block(data.data), cache_block(cache.data);
   lay_out(data_block, cache_block, *state_);
-  const StepContext context{*parts_.ops, *parts_.device, arena, *parts_.strategy, parts_.device->compute_stream(),
-                            parts_.device->side_stream(), forked_, joined_, parts_.observer, 0, false,
-                            parts_.ops->coded_rows(parts_.compute)};
+  const StepContext context{.ops = *parts_.ops, .device = *parts_.device, .arena = arena, .units = *parts_.strategy,
+                            .stream = parts_.device->compute_stream(), .side = parts_.device->side_stream(),
+                            .forked = forked_, .joined = joined_, .observer = parts_.observer, .seed = 0,
+                            .training = false, .most_coded_rows = parts_.ops->coded_rows(parts_.compute)};
   if (pass == Pass::units) parts_.strategy->begin_evaluation(0, UnitsOfEvaluation::gather);
   else
     parts_.strategy->begin_evaluation(static_cast<size_t>(pass), settings_.keeps_units ? UnitsOfEvaluation::kept

@@ -90,8 +90,9 @@ struct ValidationPrompts {
   GenerateSettings settings;
   PromptSet set;
   EvaluationWork work(const Config& config) const {
-    return {settings, set.inputs(), set.longest(), static_cast<int64_t>(set.prompts().size()), config.generate.batch_size,
-            set.longest_instruction()};
+    return {.settings = settings, .inputs = set.inputs(), .longest_prompt = set.longest(),
+            .prompts = static_cast<int64_t>(set.prompts().size()), .batch_size = config.generate.batch_size,
+            .longest_instruction = set.longest_instruction()};
   }
 };
 

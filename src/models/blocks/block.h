@@ -45,7 +45,8 @@ struct DropoutSite {
   uint32_t site = 0;
   explicit operator bool() const { return p > 0; }
   Dropout of(const StepContext& context, const LayerCall& call) const {
-    return {context.training ? p : 0, site, context.seed, call.sample_keys, call.tokens, call.packing};
+    return {.p = context.training ? p : 0, .site = site, .seed = context.seed, .sample_keys = call.sample_keys,
+            .rows_per_sample = call.tokens, .packing = call.packing};
   }
 };
 

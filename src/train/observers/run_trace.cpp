@@ -17,9 +17,10 @@ std::vector<Fp8Record> fp8_records(const StepResult& result) {
   std::vector<Fp8Record> records;
   for (size_t i = 0; i < result.fp8.size(); ++i) {
     const Fp8Found& found = result.fp8[i];
-    records.push_back({result.step, static_cast<int32_t>(i / kFp8Factors), static_cast<int32_t>(i % kFp8Factors),
-                       static_cast<double>(found.amax), found.counts[kFp8Elements], found.counts[kFp8Underflows],
-                       found.counts[kFp8NotFinite]});
+    records.push_back({.step = result.step, .matrix = static_cast<int32_t>(i / kFp8Factors),
+                       .factor = static_cast<int32_t>(i % kFp8Factors), .amax = static_cast<double>(found.amax),
+                       .elements = found.counts[kFp8Elements], .underflows = found.counts[kFp8Underflows],
+                       .not_finite = found.counts[kFp8NotFinite]});
   }
   return records;
 }
@@ -277,7 +278,8 @@ void RunTrace::evaluation(const EvaluationEvent& event) {
   trace_->add(texts);
   std::vector<EvaluationRecord> scores;
   for (const Score& score : found.scores)
-    scores.push_back({step, now_ns(), score.metric, score.value, found.samples, seconds});
+    scores.push_back({.step = step, .time_ns = now_ns(), .metric = score.metric, .value = score.value,
+                      .samples = found.samples, .seconds = seconds});
   trace_->add(scores);
 }
 
