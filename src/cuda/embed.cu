@@ -186,9 +186,11 @@ template <bool kSpread>
 void launch_packed_rows(const RowBlocks& args, cudaStream_t stream) {
   if (args.blocks.numel() == 0) return;
   const Tensor &from = kSpread ? args.rows : args.blocks, &to = kSpread ? args.blocks : args.rows;
-  const PackedBlocks kernel_args{args.packing.starts.as<const int32_t>(), args.packing.padded_rows.as<const int32_t>(),
-                                 args.block_rows, args.offset, args.block_rows - args.offset - args.count,
-                                 args.blocks.cols(), args.fixed ? args.count : 0, args.keep};
+  const PackedBlocks kernel_args{.starts = args.packing.starts.as<const int32_t>(),
+                                 .padded_rows = args.packing.padded_rows.as<const int32_t>(),
+                                 .block_rows = args.block_rows, .offset = args.offset,
+                                 .left_out = args.block_rows - args.offset - args.count, .cols = args.blocks.cols(),
+                                 .count = args.fixed ? args.count : 0, .keep = args.keep};
   dispatch_float(to.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     with_width<T>(kernel_args.cols, [&](auto width) {
@@ -282,7 +284,8 @@ void CudaOps::vision_embed_backward(const VisionEmbed& args, Stream stream) {
   const LaunchContext launch = context(stream);
   const int64_t cols = args.x.cols(), samples = args.x.rows() - args.patches.rows();
   const int64_t tokens = args.x.rows() / samples;
-  launch_move(args.x, args.patches, {tokens - 1, 0, tokens, 1, tokens - 1, cols}, launch.stream);
+  launch_move(args.x, args.patches, {.to_block = tokens - 1, .to_offset = 0, .from_block = tokens, .from_offset = 1,
+                                     .count = tokens - 1, .cols = cols}, launch.stream);
   if (!args.parameters) return;
   launch_sum_blocks(args.x.data, args.x.dtype, samples, tokens, args.positions, args.accumulate, launch);
   launch_sum_blocks(args.x.data, args.x.dtype, samples, tokens, args.class_embedding, args.accumulate, launch);
@@ -306,7 +309,8 @@ void CudaOps::gather_rows(const Tensor& table, const Tensor& numbers, const Tens
 void CudaOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) {
   check_tile_rows(rows, tiled);
   // Every block of `tiled` reads the same rows: source blocks of no length.
-  launch_move(rows, tiled, {rows.rows(), 0, 0, 0, rows.rows(), rows.cols()}, context(stream).stream);
+  launch_move(rows, tiled, {.to_block = rows.rows(), .to_offset = 0, .from_block = 0, .from_offset = 0,
+                            .count = rows.rows(), .cols = rows.cols()}, context(stream).stream);
 }
 
 void CudaOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream stream) {
@@ -318,7 +322,8 @@ void CudaOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate
 void CudaOps::pick_rows(const RowBlocks& args, Stream stream) {
   check_args(args);
   if (args.packing) return launch_packed_rows<false>(args, context(stream).stream);
-  launch_move(args.blocks, args.rows, {args.count, 0, args.block_rows, args.offset, args.count, args.rows.cols()},
+  launch_move(args.blocks, args.rows, {.to_block = args.count, .to_offset = 0, .from_block = args.block_rows,
+                                       .from_offset = args.offset, .count = args.count, .cols = args.rows.cols()},
               context(stream).stream);
 }
 
@@ -326,7 +331,8 @@ void CudaOps::spread_rows(const RowBlocks& args, Stream stream) {
   check_args(args);
   if (args.packing) return launch_packed_rows<true>(args, context(stream).stream);
   launch_move(args.rows, args.blocks,
-              {args.block_rows, args.offset, args.count, 0, args.count, args.rows.cols(), args.keep},
+              {.to_block = args.block_rows, .to_offset = args.offset, .from_block = args.count, .from_offset = 0,
+               .count = args.count, .cols = args.rows.cols(), .keep = args.keep},
               context(stream).stream);
 }
 

@@ -24,8 +24,9 @@ struct Rule {
 };
 
 Rule rule_of(const RelativeBias& args) {
-  Rule rule{static_cast<int>(args.distances), static_cast<int>(args.directed), static_cast<int>(args.scores.behind),
-            static_cast<int>(args.scores.columns()), static_cast<int>(args.table.cols()), {}};
+  Rule rule{.distances = static_cast<int>(args.distances), .directed = static_cast<int>(args.directed),
+            .behind = static_cast<int>(args.scores.behind), .columns = static_cast<int>(args.scores.columns()),
+            .heads = static_cast<int>(args.table.cols()), .first = {}};
   for (int i = 0; i < RelativeBias::kMostBuckets; ++i) rule.first[i] = args.first[i];
   return rule;
 }

@@ -172,9 +172,11 @@ void launch_turn_into_cache(const CacheWrite& args, const LaunchContext& context
   const int64_t rows = args.k.rows();
   dispatch_float(args.k.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const CacheArgs<T> to{args.v.as<const T>(), args.cache.keys.as<T>(), args.cache.values.as<T>(), args.slots.as<const int32_t>(),
-                          args.places.as<const int32_t>(), args.cache.places, args.v.row_stride,
-                          static_cast<int>(args.k.cols() / args.rotary.head_size)};
+    const CacheArgs<T> to{.v = args.v.as<const T>(), .keys = args.cache.keys.as<T>(),
+                          .values = args.cache.values.as<T>(), .slots = args.slots.as<const int32_t>(),
+                          .places = args.places.as<const int32_t>(), .cache_places = args.cache.places,
+                          .v_stride = args.v.row_stride,
+                          .kv_heads = static_cast<int>(args.k.cols() / args.rotary.head_size)};
     dispatch_pack<T>(args.rotary, turns.pairs, args.v, {args.rotary.x.data, to.v, to.keys, to.values}, [&](auto n) {
       constexpr int N = decltype(n)::value;
       // About as many packs as there are columns of k and v, and half of those of q.

@@ -201,10 +201,12 @@ __global__ void prefix_gradient_kernel(const T* __restrict__ x, T* __restrict__ 
 }
 
 TextArgs kernel_args(const TextEmbed& args) {
-  return {args.ids.as<const int32_t>(), args.lengths.as<const int32_t>(), args.ids.rows(), args.ids.cols(),
-          args.prefix_rows, args.x.cols(), args.padding_id, args.packing.starts.as<const int32_t>(),
-          args.packing.padded_rows.as<const int32_t>(), args.row_positions.as<const int32_t>(),
-          args.x.dtype == DType::bf16 ? bf16_to_float(float_to_bf16(args.token_scale)) : args.token_scale};
+  return {.ids = args.ids.as<const int32_t>(), .lengths = args.lengths.as<const int32_t>(), .samples = args.ids.rows(),
+          .text = args.ids.cols(), .prefix = args.prefix_rows, .cols = args.x.cols(), .padding_id = args.padding_id,
+          .starts = args.packing.starts.as<const int32_t>(),
+          .padded_rows = args.packing.padded_rows.as<const int32_t>(),
+          .row_positions = args.row_positions.as<const int32_t>(),
+          .token_scale = args.x.dtype == DType::bf16 ? bf16_to_float(float_to_bf16(args.token_scale)) : args.token_scale};
 }
 
 unsigned row_threads(int64_t cols, int width) {

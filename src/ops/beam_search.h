@@ -34,11 +34,14 @@ struct BeamArrays {
 
   static BeamArrays of(const BeamStep& args) {
     const RuleArrays rules = RuleArrays::of(args.rules);
-    return {TextArrays::of(args.state), rules, args.length_penalty, args.early_stopping, args.first, args.beams,
-            (rules.end_count > 1 ? 1 + rules.end_count : 2) * args.beams, args.prefix_rows, args.sources.cols(),
-            args.sources.as<int32_t>(), args.ids_before.as<int32_t>(), args.sources_before.as<int32_t>(),
-            args.scores.as<float>(), args.finished_scores.as<float>(), args.finished_ids.as<int32_t>(),
-            args.finished_lengths.as<int32_t>(), args.closed.as<int32_t>()};
+    return {.texts = TextArrays::of(args.state), .rules = rules, .length_penalty = args.length_penalty,
+            .early_stopping = args.early_stopping, .first = args.first, .beams = args.beams,
+            .candidates = (rules.end_count > 1 ? 1 + rules.end_count : 2) * args.beams, .prefix_rows = args.prefix_rows,
+            .places = args.sources.cols(), .sources = args.sources.as<int32_t>(),
+            .ids_before = args.ids_before.as<int32_t>(), .sources_before = args.sources_before.as<int32_t>(),
+            .scores = args.scores.as<float>(), .finished_scores = args.finished_scores.as<float>(),
+            .finished_ids = args.finished_ids.as<int32_t>(), .finished_lengths = args.finished_lengths.as<int32_t>(),
+            .closed = args.closed.as<int32_t>()};
   }
   /// The slot of the text's first beam; of the rows of logits, the one that holds a beam's.
   BLIPFT_HOST_DEVICE int64_t slot_of(int64_t text) const { return text * beams; }

@@ -13,9 +13,10 @@ struct TextArrays {
   int64_t slots, most;
 
   static TextArrays of(const DecodeState& state) {
-    return {state.ids.as<int32_t>(), state.lengths.as<int32_t>(), state.prompt_lengths.as<int32_t>(),
-            state.limits.as<int32_t>(), state.done.as<int32_t>(), state.keys.as<int64_t>(), state.lengths.numel(),
-            state.ids.cols()};
+    return {.ids = state.ids.as<int32_t>(), .lengths = state.lengths.as<int32_t>(),
+            .prompt_lengths = state.prompt_lengths.as<int32_t>(), .limits = state.limits.as<int32_t>(),
+            .done = state.done.as<int32_t>(), .keys = state.keys.as<int64_t>(), .slots = state.lengths.numel(),
+            .most = state.ids.cols()};
   }
   BLIPFT_HOST_DEVICE bool grows(int64_t slot) const { return lengths[slot] > 0 && done[slot] == kRunning; }
   /// The length at which the text ends.

@@ -150,8 +150,10 @@ __global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T*
   if (!a.steps(text)) return;
   const int64_t slot = a.slot_of(text) + beam, count = args.count;
   if (a.texts.lengths[slot] >= a.texts.limit(slot)) return;
-  const CandidateRow<T> row{all_logits + number * count, args.scores + number * count, count, slot, static_cast<int>(a.candidates),
-                            a.first ? 0 : a.scores[slot], static_cast<int32_t>(beam), args.lists + number * a.candidates};
+  const CandidateRow<T> row{.logits = all_logits + number * count, .scores = args.scores + number * count,
+                            .count = count, .slot = slot, .wanted = static_cast<int>(a.candidates),
+                            .before = a.first ? 0 : a.scores[slot], .beam = static_cast<int32_t>(beam),
+                            .list = args.lists + number * a.candidates};
   const float own = own_largest(row.logits, count);
   const RowSoftmax log_softmax(row.logits, count, score_of_ranked(block_max(ranked(own, 0), shared)), shared);
   if (!is_finite(log_softmax.largest)) {
@@ -213,8 +215,9 @@ void CudaOps::beam_step(const BeamStep& args, Stream stream) {
   const int64_t rows = args.logits.rows();
   if (rows == 0) return;
   const LaunchContext launch = context(stream);
-  StepArgs step{BeamArrays::of(args), args.texts.as<const int32_t>(), args.candidates.as<float>(),
-                reinterpret_cast<BeamCandidate*>(launch.scratch), args.logits.cols(), args.first ? 1 : args.beams};
+  StepArgs step{.beams = BeamArrays::of(args), .texts = args.texts.as<const int32_t>(),
+                .scores = args.candidates.as<float>(), .lists = reinterpret_cast<BeamCandidate*>(launch.scratch),
+                .count = args.logits.cols(), .rows_of_text = args.first ? 1 : args.beams};
   const int64_t bytes = rows * step.beams.candidates * static_cast<int64_t>(sizeof(BeamCandidate));
   BLIPFT_CHECK(bytes <= launch.scratch_bytes, "beam_step of ", rows, " rows needs ", bytes,
                " bytes of the workspace, there are ", launch.scratch_bytes);

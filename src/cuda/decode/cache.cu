@@ -108,8 +108,9 @@ void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
   if (args.k.numel() == 0) return;
   const LaunchContext launch = context(stream);
   if (args.rotary.x) return launch_turn_into_cache(args, launch);
-  const WriteArgs write{args.slots.as<const int32_t>(), args.places.as<const int32_t>(), args.cache.places,
-                        args.k.row_stride, args.v.row_stride, args.k.cols()};
+  const WriteArgs write{.slots = args.slots.as<const int32_t>(), .places = args.places.as<const int32_t>(),
+                        .cache_places = args.cache.places, .k_stride = args.k.row_stride, .v_stride = args.v.row_stride,
+                        .cols = args.k.cols()};
   dispatch_float(args.k.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto run = [&](auto width) {

@@ -105,9 +105,11 @@ void CudaOps::pick_tokens(const PickTokens& args, Stream stream) {
   check_args(args);
   if (args.logits.rows() == 0) return;
   const TokenRules& rules = args.rules;
-  const PickArgs pick{TextArrays::of(args.state), RuleArrays::of(rules), args.slots.as<const int32_t>(),
-                      args.scores.as<float>(), args.log_probs.as<float>(), args.logits.cols(), rules.seed,
-                      rules.top_k, rules.temperature, rules.top_p, rules.min_p};
+  const PickArgs pick{.texts = TextArrays::of(args.state), .rules = RuleArrays::of(rules),
+                      .slots = args.slots.as<const int32_t>(), .scores = args.scores.as<float>(),
+                      .log_probs = args.log_probs.as<float>(), .count = args.logits.cols(), .seed = rules.seed,
+                      .top_k = rules.top_k, .temperature = rules.temperature, .top_p = rules.top_p,
+                      .min_p = rules.min_p};
   dispatch_float(args.logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_bool(rules.sample, [&](auto sample) {

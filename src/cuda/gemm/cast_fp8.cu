@@ -176,8 +176,9 @@ __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const uns
 template <class T, bool kE5m2>
 void run_cast(const Fp8Cast& args, const LaunchContext& context) {
   const Rows<T> x = rows_of<T>(args.x);
-  const CastOut out{args.scale.as<float>(), args.codes.as<uint8_t>(), args.transposed.as<uint8_t>(), fp8_columns(x.rows),
-                    args.largest.as<unsigned>(), args.counts.as<Count>()};
+  const CastOut out{.scale = args.scale.as<float>(), .codes = args.codes.as<uint8_t>(),
+                    .transposed = args.transposed.as<uint8_t>(), .columns = fp8_columns(x.rows),
+                    .largest = args.largest.as<unsigned>(), .counts = args.counts.as<Count>()};
   const dim3 grid(static_cast<unsigned>(ceil_div(x.cols, kTileCols)),
                   static_cast<unsigned>(ceil_div(out.columns, kTileRows)));
   dispatch_bool(static_cast<bool>(args.codes), [&](auto with_codes) {

@@ -55,7 +55,8 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   if (args.residual) problem.ldc = stride_of(args.residual);
   if (args.bias) problem.epilogue = relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   else if (relu) problem.epilogue = CUBLASLT_EPILOGUE_RELU;
-  GemmBuffers buffers{args.w.data, args.x.data, args.residual.data, product.data, args.bias.data, args.scale};
+  GemmBuffers buffers{.a = args.w.data, .b = args.x.data, .c = args.residual.data, .d = product.data,
+                      .epilogue_vector = args.bias.data, .alpha = args.scale};
   if (args.x8) take_fp8(args.w8, args.x8, problem, buffers);
 
   const bool in_epilogue = multiply(problem, buffers, stream);
@@ -79,7 +80,8 @@ void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stre
   problem.accumulate = static_cast<bool>(args.add);
   problem.ldb = stride_of(args.dy), problem.ldd = stride_of(args.dx);
   if (args.add) problem.ldc = stride_of(args.add);
-  GemmBuffers buffers{args.w.data, args.dy.data, args.add.data, args.dx.data, nullptr, args.scale};
+  GemmBuffers buffers{.a = args.w.data, .b = args.dy.data, .c = args.add.data, .d = args.dx.data,
+                      .epilogue_vector = nullptr, .alpha = args.scale};
   if (args.dy8) take_fp8(args.wt8, args.dy8, problem, buffers);
   BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
   if (args.activation != Activation::none)

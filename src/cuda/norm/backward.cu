@@ -460,9 +460,10 @@ void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
   check_args(args);
   if (args.dy.numel() == 0) return;
   const LaunchContext launch = context(stream);
-  const BackwardArgs kernel_args{args.dy.rows(), args.dy.cols(), args.mean.as<const float>(),
-                                 args.rstd.as<const float>(), args.beta.data, args.y.data,
-                                 dropout_kernel_args(args.dropout), launch.scratch, args.rms, args.amax.as<unsigned>()};
+  const BackwardArgs kernel_args{.rows = args.dy.rows(), .cols = args.dy.cols(), .mean = args.mean.as<const float>(),
+                                 .rstd = args.rstd.as<const float>(), .beta = args.beta.data, .y = args.y.data,
+                                 .dropout = dropout_kernel_args(args.dropout), .partials = launch.scratch,
+                                 .rms = args.rms, .amax = args.amax.as<unsigned>()};
   int64_t groups = 0;
   bool packs = false;
   dispatch_float(args.dy.dtype, [&](auto tag) {

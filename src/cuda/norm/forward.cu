@@ -284,9 +284,10 @@ void launch_warps(const NormForward& args, const ForwardArgs& kernel_args, cudaS
 
 void CudaOps::norm_forward(const NormForward& args, Stream stream) {
   check_args(args);
-  const ForwardArgs kernel_args{args.x.rows(), args.x.cols(), args.eps, 1.0f / static_cast<float>(args.x.cols()),
-                                dropout_kernel_args(args.dropout), args.mean.as<float>(), args.rstd.as<float>(),
-                                args.rms, args.amax.as<unsigned>()};
+  const ForwardArgs kernel_args{.rows = args.x.rows(), .cols = args.x.cols(), .eps = args.eps,
+                                .scale = 1.0f / static_cast<float>(args.x.cols()),
+                                .dropout = dropout_kernel_args(args.dropout), .mean = args.mean.as<float>(),
+                                .rstd = args.rstd.as<float>(), .rms = args.rms, .amax = args.amax.as<unsigned>()};
   if (args.x.numel() == 0) return;
   const LaunchContext to = context(stream);
   dispatch_float(args.x.dtype, [&](auto tag) {
