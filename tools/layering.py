@@ -120,7 +120,7 @@ TRICKS = [
     (r"[\"'](opal|ompi|orte|mca|PMPI|pmix)_\w+[\"']", r"$^",
      "a symbol inside of an MPI library; use functions of MPI and documented parameters"),
     (r"bit_cast<\s*(const )?(std::)?u?(int|float|double)|memcpy\(&\w+, &\w+,",
-     r"src/(ops|formats|cuda)/|src/data/image(_orientation|folder)\.cpp$",
+     r"src/(ops|formats|cuda)/|src/pictures/image_orientation\.cpp$|src/datasets/imagefolder\.cpp$",
      "reads a number's bits as another type; only code of number formats may"),
 ]
 

@@ -46,8 +46,12 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
     const std::string wanted = config.output.path + "/" + settings.folder();
     const std::string folder = r.world.from_rank(0, r.first_rank() ? io::free_saved_name(wanted) : "");
     saved.push_back(save_weights(r.weight_context(), r.world,
-                                 {folder, config.model.path, settings, r.sources.checkpoint.get(),
-                                  adapter_config(config, r.model->units()), {r.run.id, steps}}));
+                                 {.directory = folder,
+                                  .source = config.model.path,
+                                  .settings = settings,
+                                  .checkpoint = r.sources.checkpoint.get(),
+                                  .adapter_config = adapter_config(config, r.model->units()),
+                                  .origin = {r.run.id, steps}}));
     if (r.first_rank() && saved.back() != wanted)
       std::fprintf(stderr, "warning: %s: something that is not a saved model of this run has this name or needs it; it was "
                    "left alone, and the weights are in %s\n", wanted.c_str(), saved.back().c_str());

@@ -16,7 +16,12 @@ std::unique_ptr<Ops> Backend::make_ops(const Config& config, bool times_products
 }
 
 WeightContext TrainingResources::weight_context() const {
-  return {model->units(), &engine->store, engine->strategy.get(), backend.device.get(), backend.ops.get(), arena->scratch()};
+  return {.units = model->units(),
+          .store = &engine->store,
+          .strategy = engine->strategy.get(),
+          .device = backend.device.get(),
+          .ops = backend.ops.get(),
+          .scratch = arena->scratch()};
 }
 
 std::map<std::string, std::string> TrainingResources::facts() const {

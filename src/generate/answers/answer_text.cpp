@@ -52,8 +52,12 @@ ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string
   const nlohmann::json id = nlohmann::json::parse(prompt.id, nullptr, false);
   std::vector<std::string> references;
   for (const std::string& reference : prompt.references) references.push_back(answers.clean(reference));
-  return {number, id.is_string() ? id.get<std::string>() : prompt.id, std::move(prompt_text), std::move(text),
-          std::move(references), prompt.picture >= 0 ? prompt.name : ""};
+  return {.index = number,
+          .id = id.is_string() ? id.get<std::string>() : prompt.id,
+          .prompt = std::move(prompt_text),
+          .candidate = std::move(text),
+          .references = std::move(references),
+          .picture = prompt.picture >= 0 ? prompt.name : ""};
 }
 
 }  // namespace blipft
