@@ -220,7 +220,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   const bool answered = line.action == CommandLine::Action::help || line.action == CommandLine::Action::version;
   if (!answered) check_line(line);
   take_run_folder(line);
-  if (line.smoke_steps > 0) line.overrides.push_back(concat(smoke_override, "train.max_steps=", line.smoke_steps));  // wins over the file
+  if (line.smoke_steps > 0) {              // these win over the file
+    line.overrides.push_back(concat(smoke_override, "train.max_steps=", line.smoke_steps));
+    line.overrides.push_back(concat(smoke_override, "train.max_epochs=-1"));
+  }
   return line;
 }
 

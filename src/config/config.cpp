@@ -1,5 +1,5 @@
 // Config: reads a run file with yaml-cpp, applies the overrides of the command line, and writes a Config as YAML.
-// Which keys there are and what they may be is in config_schema.cpp; what may stand together in config_check.cpp.
+// Which keys there are and what they may be is in config_schema.cpp; what conflicts in config_rules.cpp.
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
@@ -430,23 +430,12 @@ void expand_targets(Config& config) {
   config.adapter.targets = targets;
 }
 
-// `text` is what `file` holds.
 Config parse_config(const std::string& file, const std::string& text, const std::vector<std::string>& overrides) {
-  Config config;
-  config.file = file;
-  try {
-    read_sections(config, load_document(file, text));
-  } catch (const YAML::Exception& error) {
-    throw UserError(concat(place_in(file, error.mark), ": not valid YAML: ", brief(error.msg, 200),
-                           "; check indentation, colons and quotes there"));
-  }
+  Config config = read_values(file, text);
   const TrainSection of_file = config.train;
   for (const std::string& one : overrides) apply_override(config, one);
-  settle_contradictions(config);
+  settle_conflicts(config, 0);
   note_samples_of_a_step(config, of_file);
-  if (config.train.total_batch_size > 0 && !config.places.count("train.accumulate_grad_batches"))
-    config.train.accumulate_grad_batches = 0;
-  if (config.train.total_batch_size > 0 && !config.places.count("train.batch_size")) config.train.batch_size = 0;
   expand_paths(config);
   expand_targets(config);
   check_required(config);
@@ -469,6 +458,18 @@ std::string yaml_of(const std::vector<std::pair<std::string, std::string>>& valu
 }
 
 }  // namespace
+
+Config read_values(const std::string& file, const std::string& text) {
+  Config config;
+  config.file = file;
+  try {
+    read_sections(config, load_document(file, text));
+  } catch (const YAML::Exception& error) {
+    throw UserError(concat(place_in(file, error.mark), ": not valid YAML: ", brief(error.msg, 200),
+                           "; check indentation, colons and quotes there"));
+  }
+  return config;
+}
 
 Config load_config(const std::string& file, const std::vector<std::string>& overrides) {
   return parse_config(file, read_text(file), overrides);

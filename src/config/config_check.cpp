@@ -1,6 +1,7 @@
 // Config check: what a configuration cannot be for any run, and for the ranks and the model at hand.
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "blipft/error.h"
 #include "config/config_rules.h"
@@ -33,7 +34,17 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups) 
 }
 
 void check_combinations(const Config& config) {
-  check_rules(config);
+  const auto limit = [&](const char* key, double value, const char* what) {
+    refuse_if(config, value > 1 && value != std::floor(value), key, "found ", value,
+              ", expected a fraction up to 1 or a whole number of ", what);
+  };
+  limit("train.limit_train_batches", config.train.limit_train_batches, "steps");
+  limit("train.limit_val_batches", config.train.limit_val_batches, "batches");
+  refuse_if(config, config.data.prompt_style.find("{output}") != std::string::npos, "data.prompt_style",
+            "has {output} in it, but the output always follows the prompt. Remove {output}");
+  refuse_if(config, config.adapter.kind != AdapterKind::none && config.adapter.targets.empty(), "adapter.targets",
+            "is empty, so that nothing would be trained. Name the layers that get adapters");
+  check_conflicts(config);
   time_limit_seconds(config);
 }
 

@@ -1,494 +1,382 @@
-// The rules themselves, and what follows from them; see config_rules.h.
-//
-// A detail (train.momentum) yields to the choice that it is a detail of (train.optim), and never the other way round: a
-// detail on the command line that the file's choice has no use for is refused, since it cannot mean another choice.
+// The table of conflicting keys, and what follows from it; see config_rules.h.
 #include "config/config_rules.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cctype>
 
 #include "blipft/error.h"
 #include "config/config_schema.h"
+#include "config/nearest.h"
 
 namespace blipft {
 
 namespace {
 
-constexpr int64_t most_step_samples = int64_t{1} << 24;
+using Kind = Condition::Kind;
+using Conditions = std::vector<Condition>;
+using Words = std::vector<std::string>;
+constexpr auto first_key = KeyConflict::Yields::first_key;
+constexpr auto any_key = KeyConflict::Yields::any_key;
+constexpr int64_t max_step_samples = int64_t{1} << 24;
 
-using Asked = std::function<bool(const Config&)>;
+Condition is(const char* key, Words values) { return {Kind::is, key, std::move(values)}; }
+Condition is_not(const char* key, Words values) { return {Kind::is_not, key, std::move(values)}; }
+Condition given(const char* key, Words except) { return {Kind::given, key, std::move(except)}; }
+Condition set(const char* key) { return {Kind::set, key}; }
+Condition unset(const char* key) { return {Kind::unset, key}; }
+Condition stated(const char* key) { return {Kind::stated, key}; }
+Condition has(const char* key, const char* element) { return {Kind::has, key, {element}}; }
+Condition lacks(const char* key, const char* element) { return {Kind::lacks, key, {element}}; }
 
-/// The joined parts where `wrong`, else "".
-template <class... Parts>
-std::string when(bool wrong, const Parts&... parts) {
-  return wrong ? concat(parts...) : "";
+/// A detail that needs another choice. It yields to that choice, and cannot override it.
+KeyConflict detail(Conditions conditions, const char* remedy = "") {
+  return {std::move(conditions), first_key, remedy};
+}
+/// Keys that exclude each other.
+KeyConflict exclusive(Conditions conditions, const char* remedy = "Remove one of them") {
+  return {std::move(conditions), any_key, remedy};
+}
+/// Values of one source may stay.
+KeyConflict allowed(KeyConflict row) { return row.refused = false, row; }
+KeyConflict where(KeyConflict row, bool (*relation)(const Config&, int64_t), std::vector<const char*> example) {
+  return row.where = relation, row.example = std::move(example), row;
 }
 
-bool given(const Config& config, const char* key) { return config.places.count(key) > 0; }
+constexpr const char* auto_batch_size = "Set train.batch_size to a number: the loss depends on the micro-batch";
+constexpr const char* for_validation = "Set data.val_path or data.val_split_fraction to validate, or remove it";
 
-// A key of some optimizers alone, whose value is not the default.
-Rule of_optimizer(const char* key, double TrainSection::*member, const char* needs, const char* advice,
-                  bool (*takes)(const std::string& optim)) {
-  return {key,
-          [=](const Config& c) {
-            const bool wrong = c.train.*member != TrainSection().*member && !takes(c.train.optim);
-            return when(wrong, "is of optim ", needs, ", but train.optim is ", c.train.optim, "; ", advice);
-          },
-          {"train.optim"}};
-}
-
-// A key of train.matmul fp8 alone, whose value is not the default.
-template <class T>
-Rule of_fp8(const char* key, T TrainSection::*member) {
-  return {key,
-          [=](const Config& c) {
-            return when(c.train.*member != TrainSection().*member && c.train.matmul != MatmulType::fp8,
-                        "is of matmul fp8, but train.matmul is ", c.train.matmul, "; set train.matmul: fp8, or remove it");
-          },
-          {"train.matmul"}};
-}
-
-void add_fp8(std::vector<Rule>& rules) {
-  using T = TrainSection;
-  rules.push_back(of_fp8("train.matmul_exclude", &T::matmul_exclude));
-  rules.push_back(of_fp8("train.fp8_gradients", &T::fp8_gradients));
-  rules.push_back(of_fp8("train.fp8_least_size", &T::fp8_least_size));
-  rules.push_back(of_fp8("train.fp8_keep_weights", &T::fp8_keep_weights));
-  rules.push_back(of_fp8("train.fp8_keep_inputs", &T::fp8_keep_inputs));
-}
-
-void add_optimizer(std::vector<Rule>& rules) {
-  using T = TrainSection;
-  rules.push_back(of_optimizer("train.momentum", &T::momentum, "sgd",
-                               "set train.optim: sgd, or remove momentum (adamw has beta1)",
-                               [](const std::string& optim) { return optim == "sgd"; }));
-  const auto not_sgd = [](const std::string& optim) { return optim != "sgd"; };
-  rules.push_back(of_optimizer("train.beta1", &T::beta1, "adamw", "remove it, or use momentum", not_sgd));
-  rules.push_back(of_optimizer("train.beta2", &T::beta2, "adamw", "remove it", not_sgd));
-  rules.push_back(of_optimizer("train.eps", &T::eps, "adamw", "remove it",
-                               [](const std::string& optim) { return optim.starts_with("adamw"); }));
-  rules.push_back({"train.stochastic_rounding",
-                   [](const Config& c) {
-                     return when(c.train.stochastic_rounding && c.train.precision != Precision::bf16_true,
-                                 "is of precision bf16-true, whose weights have no more exact copy, but train.precision is ",
-                                 c.train.precision,
-                                 "; set precision: bf16-true, or remove stochastic_rounding");
-                   },
-                   {"train.precision"}});
-  rules.push_back({"train.stochastic_rounding",
-                   [](const Config& c) {
-                     const bool f32 = c.adapter.kind != AdapterKind::none && c.adapter.dtype == AdapterDtype::f32;
-                     return when(c.train.stochastic_rounding && f32,
-                                 "rounds what is updated in bf16, but adapters are f32 (adapter.dtype); remove it");
-                   },
-                   {"adapter.kind", "adapter.dtype"}});
-}
-
-void add_steps(std::vector<Rule>& rules) {
-  rules.push_back({"train.warmup_ratio",
-                   [](const Config& c) {
-                     return when(c.train.warmup_steps > 0 && c.train.warmup_ratio > 0, "is ", c.train.warmup_ratio,
-                                 ", but train.warmup_steps is ", c.train.warmup_steps, "; remove one of them");
-                   },
-                   {"train.warmup_steps"},
-                   {"train.warmup_steps"}});
-  rules.push_back({"train.max_epochs",
-                   [](const Config& c) {
-                     return when(c.train.max_epochs < 0 && c.train.max_steps < 0, "is ", c.train.max_epochs,
-                                 " and train.max_steps is ", c.train.max_steps, ", so the run has no end; set one of them");
-                   },
-                   {"train.max_steps"}});
-  // A warm-up that lasts as long as the run is somebody's choice: the run warns of it, where it knows its steps.
-  Rule warmup{"train.warmup_steps",
-              [](const Config& c) {
-                return when(c.train.max_steps > 0 && c.train.warmup_steps >= c.train.max_steps, "is ",
-                            c.train.warmup_steps, ", not less than train.max_steps ", c.train.max_steps);
-              },
-              {"train.max_steps"}};
-  warmup.refused = false;
-  rules.push_back(std::move(warmup));
-  const auto limit = [&](const char* key, double TrainSection::*member, const char* what) {
-    rules.push_back({key, [=](const Config& c) {
-                       const double value = c.train.*member;
-                       return when(value > 1 && value != std::floor(value), "found ", value,
-                                   ", expected a fraction up to 1 or a whole number of ", what);
-                     }});
-  };
-  limit("train.limit_train_batches", &TrainSection::limit_train_batches, "steps");
-  limit("train.limit_val_batches", &TrainSection::limit_val_batches, "batches");
-}
-
-// What train.batch_size: auto needs, and what it may not choose: the micro-batch where that is part of the mathematics.
-void add_choice(std::vector<Rule>& rules) {
-  rules.push_back({"train.batch_size", [](const Config& c) {
-                     return when(chooses_batch_size(c) && c.train.total_batch_size == 0,
-                                 "is auto, which chooses how the samples of a step are cut into micro-batches, but ",
-                                 "train.total_batch_size, which says how many these are, is not given; give it, or a number");
-                   }});
-  rules.push_back({"train.batch_size", [](const Config& c) {
-                     const char* depends = depends_on_micro_batch(c);
-                     return when(chooses_batch_size(c) && depends, "is auto",
-                                 given(c, "train.batch_size") ? "" : ", since train.total_batch_size is given alone",
-                                 ", but with ", depends ? depends : "", " the loss depends on the micro-batch; give ",
-                                 "train.batch_size, a number, or remove ", depends ? depends : "");
-                   }});
-}
-
-void add_batch(std::vector<Rule>& rules) {
-  rules.push_back({"train.accumulate_grad_batches",
-                   [](const Config& c) {
-                     return when(c.train.accumulate_grad_batches == 0 && c.train.total_batch_size == 0,
-                                 "is 0, which leaves it to train.total_batch_size, and that is not given; give one of ",
-                                 "them");
-                   },
-                   {"train.total_batch_size"}});
-  // Two of the three say the third. Whether all three agree is known with the ranks (resolve_for_ranks).
-  Rule three{"train.accumulate_grad_batches",
-             [](const Config& c) {
-               const bool all = given(c, "train.accumulate_grad_batches") && c.train.accumulate_grad_batches > 0 &&
-                                given(c, "train.batch_size") && !chooses_batch_size(c);
-               return when(all && c.train.total_batch_size > 0, "is given beside train.total_batch_size");
-             },
-             {"train.total_batch_size", "train.batch_size"},
-             {"train.total_batch_size"}};
-  three.refused = false;
-  rules.push_back(std::move(three));
-  rules.push_back({"train.accumulate_grad_batches",
-                   [](const Config& c) {
-                     const int64_t micro = c.train.accumulate_grad_batches;
-                     return when(c.train.batch_size * std::max<int64_t>(micro, 1) > most_step_samples, "is ", micro,
-                                 " micro-batches of ", c.train.batch_size,
-                                 " samples (train.batch_size), expected a step of at most ", most_step_samples,
-                                 " samples a rank; lower one of them");
-                   },
-                   {"train.batch_size"}});
-}
-
-// A key of adapter.kind lora that is given, though it is none.
-Rule of_lora(const char* key, Asked asked) {
-  return {key,
-          [asked = std::move(asked)](const Config& c) {
-            return when(c.adapter.kind == AdapterKind::none && asked(c),
-                        "is of adapter.kind lora, but kind is none; set kind: lora, or remove it");
-          },
-          {"adapter.kind"}};
-}
-
-void add_adapter(std::vector<Rule>& rules) {
-  const auto differs = [&](const char* key, auto AdapterSection::*member) {
-    rules.push_back(of_lora(key, [=](const Config& c) { return c.adapter.*member != AdapterSection().*member; }));
-  };
-  using A = AdapterSection;
-  differs("adapter.r", &A::r);
-  differs("adapter.alpha", &A::alpha);
-  differs("adapter.rslora", &A::rslora);
-  differs("adapter.dropout", &A::dropout);
-  differs("adapter.targets", &A::targets);
-  differs("adapter.dtype", &A::dtype);
-  differs("adapter.path", &A::path);
-  rules.push_back({"adapter.dtype",
-                   [](const Config& c) {
-                     const bool bf16 = c.adapter.kind != AdapterKind::none && c.adapter.dtype == AdapterDtype::bf16;
-                     return when(bf16 && c.train.precision != Precision::bf16_true,
-                                 "is bf16, which needs train.precision bf16-true, but that is ",
-                                 c.train.precision, "; remove one of them");
-                   },
-                   {"train.precision"}});
-  rules.push_back(of_lora("output.save_merged", [](const Config& c) { return c.output.save_merged; }));
-  rules.push_back({"adapter.targets", [](const Config& c) {
-                     return when(c.adapter.kind != AdapterKind::none && c.adapter.targets.empty(),
-                                 "is empty, so that nothing would be trained");
-                   }});
-}
-
-void add_output(std::vector<Rule>& rules) {
-  rules.push_back({"output.save_merged",
-                   [](const Config& c) {
-                     return when(c.output.save_merged && c.model.init != InitialWeights::pretrained,
-                                 "merges adapters into the checkpoint's weights, but model.init is ", c.model.init,
-                                 "; set model.init: pretrained, or remove save_merged");
-                   },
-                   {"model.init"}});
-  rules.push_back({"output.save",
-                   [](const Config& c) {
-                     return when(c.adapter.kind != AdapterKind::none && c.output.save != SavedTensors::all, "is ", c.output.save,
-                                 ", but with adapters these alone are saved anyway; remove save");
-                   },
-                   {"adapter.kind"}});
-  rules.push_back({"output.save_merged",
-                   [](const Config& c) {
-                     return when(c.output.save_merged && !c.output.save_model,
-                                 "is true, but output.save_model is false; set save_model: true, or remove save_merged");
-                   },
-                   {"output.save_model"}});
-  rules.push_back({"output.save",
-                   [](const Config& c) {
-                     return when(c.output.save != SavedTensors::all && !c.output.save_model, "is ", c.output.save,
-                                 ", but output.save_model is false; set save_model: true, or remove save");
-                   },
-                   {"output.save_model"}});
-  const auto needs_trace = [&](const char* key, bool (*is_set)(const TraceSection&)) {
-    rules.push_back({key,
-                     [is_set](const Config& c) {
-                       return when(is_set(c.trace) && !c.trace.enabled, "needs the trace, but trace.enabled is false");
-                     },
-                     {"trace.enabled"},
-                     {"trace.enabled"}});
-  };
-  needs_trace("trace.kernels", [](const TraceSection& t) { return !t.kernels.empty(); });
-  needs_trace("trace.samples", [](const TraceSection& t) { return t.samples; });
-  needs_trace("trace.fp8_every", [](const TraceSection& t) { return t.fp8_every > 0; });
-  rules.push_back({"trace.fp8_every",
-                   [](const Config& c) {
-                     return when(c.trace.fp8_every > 0 && c.train.matmul != MatmulType::fp8, "tells of products in fp8, but ",
-                                 "train.matmul is ", c.train.matmul, "; set train.matmul: fp8, or remove it");
-                   },
-                   {"train.matmul"}});
-  rules.push_back({"trace.kernels",
-                   [](const Config& c) {
-                     return when(c.parallel.device == DeviceChoice::cpu && !c.trace.kernels.empty(),
-                                 "records kernels on GPUs, but parallel.device is cpu; remove one of them");
-                   },
-                   {"parallel.device"}});
-}
-
-void add_validation(std::vector<Rule>& rules) {
-  rules.push_back({"train.val_check_interval",
-                   [](const Config& c) {
-                     return when(c.train.val_check_interval > 0 && !validates(c), "is ", c.train.val_check_interval,
-                                 ", but there is nothing to validate with; give data.val_path or ",
-                                 "data.val_split_fraction");
-                   },
-                   {"data.val_path", "data.val_split_fraction"}});
-  const auto of_validations = [&](const char* key, Asked asked) {
-    rules.push_back({key,
-                     [asked = std::move(asked)](const Config& c) {
-                       return when(asked(c) && !validates(c), "is about validations, but there is nothing to validate ",
-                                   "with; give data.val_path or data.val_split_fraction");
-                     },
-                     {"data.val_path", "data.val_split_fraction"}});
-  };
-  of_validations("checkpoint.keep_best", [](const Config& c) { return c.checkpoint.keep_best != BestCriterion::none; });
-  of_validations("train.early_stopping_patience", [](const Config& c) { return c.train.early_stopping_patience > 0; });
-  of_validations("evaluate.samples", [](const Config& c) { return c.evaluate.samples > 0; });
-  rules.push_back({"evaluate.every",
-                   [](const Config& c) {
-                     return when(c.evaluate.every > 1 && c.evaluate.samples == 0, "is about texts that are generated at ",
-                                 "validations, but evaluate.samples is 0; give it a number of samples, or remove every");
-                   },
-                   {"evaluate.samples"}});
-  rules.push_back({"checkpoint.keep_best",
-                   [](const Config& c) {
-                     const std::string& best = c.checkpoint.keep_best.text;
-                     return when(best != "none" && best != "loss" && c.evaluate.samples == 0, "is ", best,
-                                 ", which is not loss: a score of texts that are generated at validations, but ",
-                                 "evaluate.samples is 0; give it a number of samples, or set keep_best to loss or none");
-                   },
-                   {"evaluate.samples"}});
-  rules.push_back({"output.save_best",
-                   [](const Config& c) {
-                     return when(c.output.save_best && c.checkpoint.keep_best == BestCriterion::none,
-                                 "takes the best checkpoint, but checkpoint.keep_best is none; set it to loss");
-                   },
-                   {"checkpoint.keep_best"}});
-}
-
-void add_data(std::vector<Rule>& rules) {
-  rules.push_back({"data.prompt_style", [](const Config& c) {
-                     return when(c.data.prompt_style.find("{output}") != std::string::npos,
-                                 "has {output} in it, but is the prompt alone: the output is put behind it; remove ",
-                                 "{output}");
-                   }});
-  rules.push_back({"data.val_split_fraction",
-                   [](const Config& c) {
-                     return when(!c.data.val_path.empty() && c.data.val_split_fraction > 0, "is ",
-                                 c.data.val_split_fraction, ", but data.val_path is given too; remove one of them");
-                   },
-                   {"data.val_path"},
-                   {"data.val_path"}});
-  rules.push_back({"data.text_padding",
-                   [](const Config& c) {
-                     return when(c.data.text_padding == TextPadding::packed && c.train.loss_on_padding,
-                                 "is packed, which leaves out the padding that train.loss_on_padding: true learns; set ",
-                                 "it to false, or text_padding to auto");
-                   },
-                   {"train.loss_on_padding"},
-                   {"train.loss_on_padding"}});
-}
-
-// A key of strategy fsdp that is given with another.
-Rule of_fsdp(const char* key, const char* name, std::vector<const char*> choices, Asked asked) {
-  return {key,
-          [=, asked = std::move(asked)](const Config& c) {
-            return when(c.parallel.strategy != StrategyKind::fsdp && asked(c),
-                        "is of strategy fsdp, but parallel.strategy is ", c.parallel.strategy,
-                        "; set strategy: fsdp, or remove ", name);
-          },
-          std::move(choices)};
-}
-
-void add_parallel(std::vector<Rule>& rules) {
-  rules.push_back({"parallel.strategy",
-                   [](const Config& c) {
-                     return when(c.parallel.strategy == StrategyKind::single && c.parallel.devices > 1,
-                                 "is single, but parallel.devices is ", c.parallel.devices,
-                                 "; use ddp or fsdp, or devices: 1");
-                   },
-                   {"parallel.devices"},
-                   {"parallel.devices"}});
-  rules.push_back(of_fsdp("parallel.reshard", "reshard", {"parallel.strategy"},
-                          [](const Config& c) { return c.parallel.reshard != ReshardPolicy::automatic; }));
-  rules.push_back(of_fsdp(
-      "parallel.prefetch_bytes", "prefetch_bytes", {"parallel.strategy", "parallel.offload"},
-      [](const Config& c) { return !offloads(c, "parameters") && c.parallel.prefetch_bytes != 0; }));
-  rules.push_back(of_fsdp("parallel.shard_ranks", "shard_ranks", {"parallel.strategy"},
-                          [](const Config& c) { return c.parallel.shard_ranks != ShardGroup::all; }));
-  rules.push_back({"parallel.reshard",
-                   [](const Config& c) {
-                     return when(offloads(c, "parameters") && c.parallel.reshard == ReshardPolicy::step,
-                                 "is step, which keeps the model on the GPU over a step, but parallel.offload has ",
-                                 "parameters, which keeps it in the host; set reshard: always, or remove one of them");
-                   },
-                   {"parallel.offload"},
-                   {"parallel.offload"},
-                   "parameters"});
-  Rule activations{"parallel.offload",
-                   [](const Config& c) {
-                     return when(offloads(c, "activations") && c.train.act_ckpt == LayerCheckpointing::none,
-                                 "has activations, which are those that checkpointed layers keep, but train.act_ckpt ",
-                                 "is none; set train.act_ckpt: full or half, or remove activations");
-                   },
-                   {"train.act_ckpt"}};
-  activations.element = "activations";
-  rules.push_back(std::move(activations));
-  // That there is nothing to offload otherwise is told when the states are known.
-  Rule states{"parallel.offload",
-              [](const Config& c) {
-                const bool none = c.train.optim == "sgd" && c.train.momentum == 0;
-                return when(none && c.train.precision != Precision::bf16_mixed && offloads(c, "optimizer"),
-                            "has optimizer, whose states there are none of");
-              },
-              {"train.optim", "train.momentum", "train.precision"}};
-  states.element = "optimizer", states.refused = false;
-  rules.push_back(std::move(states));
-}
-
-// What of these is wrong for the model at hand is told where it is known (check_storage).
-void add_quantize(std::vector<Rule>& rules) {
-  const auto moot = [&](const char* key, std::vector<const char*> yields_to, auto asked) {
-    Rule rule{key, [=](const Config& c) { return when(asked(c), "has nothing to quantise"); }, std::move(yields_to)};
-    rule.refused = false;
-    rules.push_back(std::move(rule));
-  };
-  moot("model.quantize", {"adapter.kind", "model.freeze"}, [](const Config& c) {
-    return c.model.quantize != WeightQuantization::none && c.adapter.kind == AdapterKind::none && c.model.freeze.empty();
+// Two of these three keys determine the third. resolve_for_ranks() refuses three that disagree.
+void add_samples_of_a_step(std::vector<KeyConflict>& table) {
+  const Condition total = is_not("train.total_batch_size", {"0"}), micro_batch = given("train.batch_size", {"auto"}),
+                  accumulation = given("train.accumulate_grad_batches", {"0"});
+  table.insert(table.end(), {
+    detail({is("train.batch_size", {"auto"}), is("train.total_batch_size", {"0"})},
+           "Set train.total_batch_size, or train.batch_size to a number"),
+    detail({is("train.loss_normalization", {"micro_batch"}), is("train.batch_size", {"auto"})}, auto_batch_size),
+    detail({is("train.loss_on_padding", {"true"}), is("train.batch_size", {"auto"})}, auto_batch_size),
+    detail({is("train.accumulate_grad_batches", {"0"}), is("train.total_batch_size", {"0"})}, "Set one of them"),
+    allowed(where(exclusive({accumulation, total, micro_batch}), nullptr, {"2", "8", "4"})),
+    where(exclusive({accumulation, micro_batch}, "Lower one of them: a step may have 16777216 samples per rank"),
+          [](const Config& c, int64_t) {
+            return c.train.batch_size * c.train.accumulate_grad_batches > max_step_samples;
+          }, {"1024", "60000"}),
+    allowed(where(exclusive({micro_batch, total}),
+                  [](const Config& c, int64_t ranks) {
+                    return c.train.batch_size > share_of_a_step(c, ranks) && !depends_on_micro_batch(c);
+                  }, {"16", "8"})),
+    allowed(where(exclusive({accumulation, total}),
+                  [](const Config& c, int64_t ranks) {
+                    return c.train.accumulate_grad_batches > share_of_a_step(c, ranks);
+                  }, {"16", "8"})),
   });
-  rules.push_back({"model.double_quantize",
-                   [](const Config& c) {
-                     return when(c.model.quantize == WeightQuantization::fp8 && c.model.double_quantize, "is of model.quantize nf4 or int8, but "
-                                 "quantize is fp8, which has one scale for a matrix; remove double_quantize");
-                   },
-                   {"model.quantize"}});
-  const std::vector<const char*> choices = {"model.quantize", "adapter.kind", "model.freeze"};
-  moot("model.double_quantize", choices,
-       [](const Config& c) { return c.model.quantize == WeightQuantization::none && c.model.double_quantize; });
-  moot("model.quantize_groups", choices,
-       [](const Config& c) { return c.model.quantize == WeightQuantization::none && !c.model.quantize_groups.empty(); });
 }
 
-bool in_file(const Config& config, const std::string& key) { return given(config, key.c_str()) && !on_command_line(config, key); }
+void add_optimizer(std::vector<KeyConflict>& table) {
+  const Condition sgd = is("train.optim", {"sgd"}), rounds = is("train.stochastic_rounding", {"true"});
+  table.insert(table.end(), {
+    detail({set("train.momentum"), is_not("train.optim", {"sgd"})}),
+    detail({set("train.beta1"), sgd}),
+    detail({set("train.beta2"), sgd}),
+    detail({set("train.eps"), is_not("train.optim", {"adamw", "adamw8bit"})}),
+    detail({rounds, is_not("train.precision", {"bf16-true"})}),
+    detail({rounds, is_not("adapter.kind", {"none"}), is("adapter.dtype", {"f32"})}),
+  });
+  for (const char* key : {"train.matmul_exclude", "train.fp8_gradients", "train.fp8_least_size",
+                          "train.fp8_keep_weights", "train.fp8_keep_inputs"})
+    table.push_back(detail({set(key), is_not("train.matmul", {"fp8"})}));
+}
+
+// One source may give both limits: the one that is reached first ends the run. A warm-up that is longer than the run is
+// not refused: the run warns of it.
+void add_steps(std::vector<KeyConflict>& table) {
+  const Condition epochs = is_not("train.max_epochs", {"-1"}), steps = is_not("train.max_steps", {"-1"});
+  table.insert(table.end(), {
+    exclusive({stated("train.warmup_ratio"), stated("train.warmup_steps")}),
+    detail({is("train.max_epochs", {"-1"}), is("train.max_steps", {"-1"})}, "Set one of them, so that the run ends"),
+    allowed(exclusive({epochs, steps})),
+    allowed(where(detail({set("train.warmup_steps"), steps}),
+                  [](const Config& c, int64_t) { return c.train.warmup_steps >= c.train.max_steps; }, {"9", "5"})),
+  });
+}
+
+void add_adapter(std::vector<KeyConflict>& table) {
+  const Condition none = is("adapter.kind", {"none"});
+  for (const char* key : {"adapter.r", "adapter.alpha", "adapter.rslora", "adapter.dropout", "adapter.targets",
+                          "adapter.dtype", "adapter.path"})
+    table.push_back(detail({set(key), none}));
+  table.insert(table.end(), {
+    detail({is("adapter.dtype", {"bf16"}), is_not("train.precision", {"bf16-true"})}),
+    detail({set("output.save_merged"), none}),
+  });
+}
+
+// check_storage() refuses what cannot be quantized, where the model is known.
+void add_quantize(std::vector<KeyConflict>& table) {
+  const Condition none = is("model.quantize", {"none"});
+  table.insert(table.end(), {
+    allowed(detail({set("model.quantize"), is("adapter.kind", {"none"}), unset("model.freeze")})),
+    detail({set("model.double_quantize"), is("model.quantize", {"fp8"})}, "Remove it: fp8 has one scale per matrix"),
+    allowed(detail({set("model.double_quantize"), none})),
+    allowed(detail({set("model.quantize_groups"), none})),
+  });
+}
+
+void add_output(std::vector<KeyConflict>& table) {
+  const Condition merged = set("output.save_merged"), unsaved = is("output.save_model", {"false"}),
+                  untraced = is("trace.enabled", {"false"});
+  table.insert(table.end(), {
+    detail({merged, is_not("model.init", {"pretrained"})}),
+    detail({set("output.save"), is_not("adapter.kind", {"none"})}, "Remove it: only the adapters are saved"),
+    detail({merged, unsaved}),
+    detail({set("output.save"), unsaved}),
+    exclusive({set("trace.kernels"), untraced}),
+    exclusive({set("trace.samples"), untraced}),
+    exclusive({set("trace.fp8_every"), untraced}),
+    detail({set("trace.fp8_every"), is_not("train.matmul", {"fp8"})}),
+    detail({set("trace.kernels"), is("parallel.device", {"cpu"})}),
+  });
+}
+
+void add_data_and_validation(std::vector<KeyConflict>& table) {
+  const Condition no_file = unset("data.val_path"), no_split = unset("data.val_split_fraction"),
+                  no_answers = unset("evaluate.samples");
+  table.insert(table.end(), {
+    exclusive({set("data.val_split_fraction"), set("data.val_path")}),
+    exclusive({is("data.text_padding", {"packed"}), is("train.loss_on_padding", {"true"})},
+              "Remove one of them: packed texts have no padding"),
+  });
+  for (const char* key : {"train.val_check_interval", "checkpoint.keep_best", "train.early_stopping_patience",
+                          "evaluate.samples"})
+    table.push_back(detail({set(key), no_file, no_split}, for_validation));
+  table.insert(table.end(), {
+    detail({set("evaluate.every"), no_answers}),
+    detail({is_not("checkpoint.keep_best", {"none", "loss"}), no_answers},
+           "Set evaluate.samples for a score of generated texts, or checkpoint.keep_best: loss or none"),
+    detail({set("output.save_best"), is("checkpoint.keep_best", {"none"})},
+           "Set checkpoint.keep_best: loss, or remove it"),
+  });
+}
+
+void add_parallel(std::vector<KeyConflict>& table) {
+  const Condition not_fsdp = is_not("parallel.strategy", {"fsdp"});
+  table.insert(table.end(), {
+    exclusive({is("parallel.strategy", {"single"}), is_not("parallel.devices", {"0", "1"})},
+              "Set parallel.strategy: ddp or fsdp, or parallel.devices: 1"),
+    detail({set("parallel.reshard"), not_fsdp}),
+    detail({set("parallel.prefetch_bytes"), not_fsdp, lacks("parallel.offload", "parameters")}),
+    detail({set("parallel.shard_ranks"), not_fsdp}),
+    exclusive({is("parallel.reshard", {"step"}), has("parallel.offload", "parameters")},
+              "Set parallel.reshard: always, or remove one of them"),
+    detail({has("parallel.offload", "activations"), is("train.act_ckpt", {"none"})}),
+    allowed(detail({has("parallel.offload", "optimizer"), is("train.optim", {"sgd"}), unset("train.momentum"),
+                    is_not("train.precision", {"bf16-mixed"})})),
+  });
+}
+
+// The settings of generation refuse these too, where the model's generation_config.json is known.
+void add_generate(std::vector<KeyConflict>& table) {
+  const Condition beams = set("generate.num_beams");
+  table.insert(table.end(), {
+    allowed(exclusive({is("generate.do_sample", {"true"}), beams})),
+    allowed(exclusive({set("generate.stop"), beams})),
+    allowed(where(detail({set("generate.num_return_sequences"), given("generate.num_beams", {})}),
+                  [](const Config& c, int64_t) { return c.generate.num_return_sequences > c.generate.num_beams; },
+                  {"3", "2"})),
+  });
+}
 
 const Key& key_of(const std::string& full) {
   const size_t dot = full.find('.');
   return *find_key(full.substr(0, dot), full.substr(dot + 1));
 }
 
-/// Which of `keys` satisfy `where`.
-template <class Where>
-std::vector<const char*> those(const std::vector<const char*>& keys, const Where& where) {
-  std::vector<const char*> found;
-  std::copy_if(keys.begin(), keys.end(), std::back_inserter(found), where);
-  return found;
+std::string text_of(const Config& config, const std::string& key) { return value_text(key_of(key), config); }
+
+bool on_command_line(const Config& config, const std::string& key) {
+  const auto place = config.places.find(key);
+  return place != config.places.end() &&
+         (place->second.starts_with(override_place) || place->second.starts_with(smoke_override));
 }
 
-/// `config` without a value that its file has, with a note. Of a list `element` goes alone, where one is named.
-Config without(Config config, const char* name, const std::string& element, const char* winner) {
-  const Key& key = key_of(name);
-  const Field field = key.field(config);
-  auto* list = std::get_if<std::vector<std::string>*>(&field);
-  const bool one = list && !element.empty();
-  config.notes.push_back(concat(place_of(config, name), ": ", name, ": ", one ? element : value_text(key, config),
-                                " is left out: it cannot stand beside ", winner, "=",
-                                value_text(key_of(winner), config),
-                                place_of(config, winner).starts_with(smoke_override) ? " of --smoke" : " of the command line"));
-  if (one) {
-    std::erase(**list, element);
-    return config;
-  }
+bool in_file(const Config& config, const std::string& key) {
+  return config.places.count(key) > 0 && !on_command_line(config, key);
+}
+
+void set_default(Config& config, const Key& key) {
   Config defaults;
   const Field initial = key.field(defaults);
   std::visit(
-      [&]<class F>(const F& value) {
-        if constexpr (std::is_same_v<F, ChoiceField>) value.set(std::get<F>(initial));
-        else *value = *std::get<F>(initial);
+      [&]<class F>(const F& field) {
+        if constexpr (std::is_same_v<F, ChoiceField>) field.set(std::get<F>(initial));
+        else *field = *std::get<F>(initial);
       },
-      field);
-  config.places.erase(name);
-  return config;
+      key.field(config));
+  config.places.erase(key.full());
 }
 
-/// `config` as the command line wants it; unchanged where neither side wins.
-Config settled(const Config& config, const Rule& rule) {
-  const auto commanded = [&](const char* key) { return on_command_line(config, key); };
-  const std::vector<const char*> winners = those(rule.yields_to, commanded);
-  if (in_file(config, rule.key) && !winners.empty()) return without(config, rule.key, rule.element, winners[0]);
-  if (!commanded(rule.key)) return config;
-  Config other = config;
-  for (const char* key : those(rule.wins_over, [&](const char* name) { return in_file(config, name); }))
-    other = without(other, key, rule.element, rule.key);
-  return rule.found(other).empty() ? other : config;
+/// Applies the table to a configuration until the file has nothing that conflicts with the command line.
+class ConflictSettler {
+ public:
+  ConflictSettler(Config& config, int64_t ranks) : config_(config), ranks_(ranks) {}
+
+  // An ignored key may cause a further conflict, so the search starts again. Each turn removes a key or an element.
+  void settle() {
+    const auto settles = [&](const KeyConflict& row) { return settle(row); };
+    while (std::any_of(key_conflicts().begin(), key_conflicts().end(), settles)) {}
+  }
+
+ private:
+  /// The key of the command line that determines the value of `key`; null: none does.
+  const char* winner_of(const char* key) const {
+    if (on_command_line(config_, key)) return key;
+    const auto ignored = ignored_.find(key);
+    return ignored == ignored_.end() ? nullptr : ignored->second;
+  }
+
+  /// True if a key was ignored.
+  bool settle(const KeyConflict& row) {
+    if (!row.holds(config_, ranks_, true)) return false;
+    const auto wins = [&](const Condition& one) { return winner_of(one.key) != nullptr; };
+    const auto end = row.yields == first_key ? row.conditions.begin() + 1 : row.conditions.end();
+    for (auto loser = row.conditions.begin(); loser != end; ++loser) {
+      const auto other_wins = [&](const Condition& one) { return one.key != loser->key && wins(one); };
+      const auto winner = std::find_if(row.conditions.begin(), row.conditions.end(), other_wins);
+      if (!in_file(config_, loser->key) || winner == row.conditions.end()) continue;
+      Config other = without(*loser, winner_of(winner->key));
+      if (row.holds(other, ranks_, true)) continue;
+      ignored_[loser->key] = winner_of(winner->key);
+      config_ = std::move(other);
+      return true;
+    }
+    return false;
+  }
+
+  /// The configuration with the default of a key, or without the element of a list that conflicts.
+  Config without(const Condition& loser, const char* winner) const {
+    Config config = config_;
+    const Key& key = key_of(loser.key);
+    const bool element = loser.kind == Kind::has;
+    config.notes.push_back(concat(place_of(config, loser.key), ": ", loser.key, ": ",
+                                  element ? loser.values[0] : value_text(key, config), " is ignored because ",
+                                  place_of(config, winner).starts_with(smoke_override) ? "--smoke" : "the command line",
+                                  " sets ", winner, "=", text_of(config, winner)));
+    if (element) std::erase(*std::get<std::vector<std::string>*>(key.field(config)), loser.values[0]);
+    else set_default(config, key);
+    set_implied_defaults(config);
+    return config;
+  }
+
+  Config& config_;
+  int64_t ranks_;
+  std::map<std::string, const char*> ignored_;  ///< key of the file -> key of the command line
+};
+
+// "is 0.9", "includes activations", "is not set"
+std::string found_text(const Condition& one, const Config& config) {
+  if (one.kind == Kind::has) return "includes " + one.values[0];
+  if (one.kind == Kind::lacks) return "does not include " + one.values[0];
+  const std::string text = text_of(config, one.key);
+  return text == quote_scalar("") ? "is not set" : "is " + text;
+}
+
+// How a condition is ended: "set train.optim: sgd".
+std::string change_text(const Condition& one) {
+  const std::string key = one.key;
+  if (one.kind == Kind::has) return concat("remove ", one.values[0], " from ", key);
+  if (one.kind == Kind::lacks) return concat("add ", one.values[0], " to ", key);
+  if (one.kind == Kind::is_not) return concat("set ", key, ": ", join_names(one.values));
+  if (one.kind != Kind::is) return (one.kind == Kind::unset ? "set " : "remove ") + key;
+  Words words = key_of(key).allowed.choices;
+  if (words.empty()) words = {"true", "false"};
+  std::erase_if(words, [&](const std::string& word) {
+    return std::find(one.values.begin(), one.values.end(), word) != one.values.end();
+  });
+  return concat("set ", key, ": ", join_names(words));
+}
+
+std::string message_of(const KeyConflict& row, const Config& config) {
+  const Condition& first = row.conditions.front();
+  std::string others, remedy;
+  for (auto one = row.conditions.begin() + 1; one != row.conditions.end(); ++one) {
+    others += concat(others.empty() ? "" : " and ", one->key, " ", found_text(*one, config));
+    remedy += change_text(*one) + ", ";
+  }
+  remedy += concat("or remove ", first.kind == Kind::has ? first.values[0] : first.key);
+  remedy[0] = static_cast<char>(std::toupper(remedy[0]));
+  return concat(place_of(config, first.key), ": ", first.key, ": ", found_text(first, config), ", but ", others, ". ",
+                *row.remedy ? row.remedy : remedy, ".");
 }
 
 }  // namespace
 
-const std::vector<Rule>& config_rules() {
-  static const std::vector<Rule> rules = [] {
-    std::vector<Rule> all;
-    add_choice(all);
-    add_batch(all);
+bool Condition::holds(const Config& config, bool settling) const {
+  static const Config defaults;
+  const Key& its_key = key_of(key);
+  const std::string text = value_text(its_key, config);
+  const auto is_one = [&] {
+    return std::any_of(values.begin(), values.end(),
+                       [&](const std::string& value) { return text == value || text == quote_scalar(value); });
+  };
+  const auto contains = [&] {
+    const auto list = *std::get<std::vector<std::string>*>(its_key.field(const_cast<Config&>(config)));
+    return std::find(list.begin(), list.end(), values[0]) != list.end();
+  };
+  switch (kind) {
+    case Kind::is: return is_one();
+    case Kind::is_not: return !is_one();
+    case Kind::given: return config.places.count(key) > 0 && !is_one();
+    case Kind::set: return text != value_text(its_key, defaults);
+    case Kind::unset: return text == value_text(its_key, defaults);
+    case Kind::stated: return text != value_text(its_key, defaults) || (settling && on_command_line(config, key));
+    case Kind::has: return contains();
+    case Kind::lacks: return !contains();
+  }
+  return false;
+}
+
+bool KeyConflict::holds(const Config& config, int64_t ranks, bool settling) const {
+  const auto condition_holds = [&](const Condition& one) { return one.holds(config, settling); };
+  return std::all_of(conditions.begin(), conditions.end(), condition_holds) && (!where || where(config, ranks));
+}
+
+const std::vector<KeyConflict>& key_conflicts() {
+  static const std::vector<KeyConflict> table = [] {
+    std::vector<KeyConflict> all;
+    add_samples_of_a_step(all);
     add_optimizer(all);
-    add_fp8(all);
     add_steps(all);
     add_adapter(all);
     add_quantize(all);
     add_output(all);
-    add_data(all);
-    add_validation(all);
+    add_data_and_validation(all);
     add_parallel(all);
+    add_generate(all);
     return all;
   }();
-  return rules;
+  return table;
 }
 
-// One key that goes may make another moot, so all are looked at until nothing changes. A key goes once.
-void settle_contradictions(Config& config) {
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (const Rule& rule : config_rules()) {
-      if (rule.found(config).empty()) continue;
-      Config other = settled(config, rule);
-      changed = changed || other.notes.size() > config.notes.size();
-      config = std::move(other);
-    }
-  }
-  if (config.train.max_steps > 0 && !given(config, "train.max_epochs")) config.train.max_epochs = -1;
+void set_implied_defaults(Config& config) {
+  TrainSection& train = config.train;
+  const TrainSection defaults;
+  const bool steps = train.max_steps > 0, total = train.total_batch_size > 0;
+  const auto set_default = [&](const char* key, int64_t& value, int64_t implied) {
+    if (config.places.count(key) == 0) value = implied;
+  };
+  set_default("train.max_epochs", train.max_epochs, steps ? -1 : defaults.max_epochs);
+  set_default("train.accumulate_grad_batches", train.accumulate_grad_batches,
+              total ? 0 : defaults.accumulate_grad_batches);
+  set_default("train.batch_size", train.batch_size, total ? 0 : defaults.batch_size);
 }
 
-void check_rules(const Config& config) {
-  for (const Rule& rule : config_rules()) {
-    const std::string text = rule.refused ? rule.found(config) : "";
-    if (!text.empty()) throw UserError(concat(place_of(config, rule.key), ": ", rule.key, ": ", text));
-  }
+void settle_conflicts(Config& config, int64_t ranks) {
+  set_implied_defaults(config);
+  ConflictSettler(config, ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices)).settle();
+}
+
+void check_conflicts(const Config& config) {
+  for (const KeyConflict& row : key_conflicts())
+    if (row.refused && row.holds(config, 1)) throw UserError(message_of(row, config));
 }
 
 }  // namespace blipft

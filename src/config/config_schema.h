@@ -94,6 +94,10 @@ struct Override {
 };
 Override override_of(const std::string& argument);
 
+/// The values that `text`, the content of `file`, gives. Throws UserError on unknown keys and wrong values; conflicts
+/// are not refused.
+Config read_values(const std::string& file, const std::string& text);
+
 /// Notes where train.batch_size, given alone on the command line, changes the samples of a step, because the run file has
 /// micro-batches beside it. `of_file`: what the file says.
 void note_samples_of_a_step(Config& config, const TrainSection& of_file);

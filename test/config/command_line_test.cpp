@@ -57,7 +57,8 @@ TEST_SUITE("config") {
     CHECK(parse({"--smoke", "3", "a.yaml"}).smoke_steps == 3);
     line = parse({"--smoke=12", "a.yaml", "train.max_steps=500"});
     CHECK(line.smoke_steps == 12);
-    CHECK(line.overrides == std::vector<std::string>{"train.max_steps=500", "--smoke: train.max_steps=12"});
+    CHECK(line.overrides == std::vector<std::string>{"train.max_steps=500", "--smoke: train.max_steps=12",
+                                                      "--smoke: train.max_epochs=-1"});
     CHECK(parse({"dir/x=1.yaml"}).config_file == "dir/x=1.yaml");
     CHECK(parse({"output.path=/a/b", "x.yaml"}).overrides == std::vector<std::string>{"output.path=/a/b"});
   }

@@ -14,28 +14,33 @@ TEST_SUITE("config") {
       return after_base("train: {" + train + "}\nparallel: {" + parallel + "}\n");
     };
     CHECK(contains(both("", "strategy: single, devices: 4"), "FILE:6: parallel.strategy: is single, but "));
-    CHECK(contains(both("", "strategy: ddp, reshard: step"), "FILE:6: parallel.reshard: is of strategy fsdp"));
-    CHECK(contains(both("", "prefetch_bytes: 1024"), "FILE:6: parallel.prefetch_bytes: is of strategy fsdp"));
+    CHECK(contains(both("", "strategy: ddp, reshard: step"),
+                   "FILE:6: parallel.reshard: is step, but parallel.strategy is ddp. Set parallel.strategy: fsdp, or"));
+    CHECK(contains(both("", "prefetch_bytes: 1024"),
+                   "FILE:6: parallel.prefetch_bytes: is 1024, but parallel.strategy is auto and parallel.offload does "
+                   "not include parameters. Set parallel.strategy: fsdp, add parameters to parallel.offload, or"));
     CHECK(both("", "strategy: fsdp, reshard: step, prefetch_bytes: 1024").empty());
     CHECK(both("", "offload: [optimizer]").empty());
     CHECK(both("", "offload: [optimizer, parameters]").empty());
     CHECK(contains(both("", "strategy: fsdp, reshard: step, offload: [parameters]"),
-                   "FILE:6: parallel.reshard: is step, which keeps the model on the GPU over a step, but parallel.offload has "
-                   "parameters, which keeps it in the host; set reshard: always, or remove one of them"));
+                   "FILE:6: parallel.reshard: is step, but parallel.offload includes parameters. Set parallel.reshard: "
+                   "always, or remove one of them."));
     CHECK(contains(both("", "offload: [activations]"),
-                   "FILE:6: parallel.offload: has activations, which are those that checkpointed layers keep, but "
-                   "train.act_ckpt is none; set train.act_ckpt: full or half, or remove activations"));
+                   "FILE:6: parallel.offload: includes activations, but train.act_ckpt is none. Set train.act_ckpt: "
+                   "half or full, or remove activations."));
     CHECK(both("act_ckpt: half", "offload: [activations]").empty());
     CHECK(both("", "strategy: ddp, offload: [parameters], prefetch_bytes: 1024").empty());
     CHECK(contains(both("", "offload: [optimiser]"), "did you mean optimizer?"));
     CHECK(both("", "offload: optimizer").empty());
     CHECK(contains(both("", "offload: {optimizer: true}"), "write for example [optimizer]"));
-    CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
+    CHECK(contains(both("momentum: 0.9", ""),
+                   "FILE:5: train.momentum: is 0.9, but train.optim is adamw. Set train.optim: sgd"));
     CHECK(both("momentum: 0.9, optim: sgd", "").empty());
-    CHECK(contains(both("momentum: 0.9, optim: adamw8bit", ""), "is of optim sgd, but train.optim is adamw8bit"));
+    CHECK(contains(both("momentum: 0.9, optim: adamw8bit", ""),
+                   "train.momentum: is 0.9, but train.optim is adamw8bit"));
     CHECK(both("beta1: 0.95, beta2: 0.98, optim: lion", "").empty());
     CHECK(both("eps: 1.0e-6, beta2: 0.95, optim: adamw8bit", "").empty());
-    CHECK(contains(both("eps: 1.0e-6, optim: lion", ""), "FILE:5: train.eps: is of optim adamw, but train.optim is l"));
+    CHECK(contains(both("eps: 1.0e-6, optim: lion", ""), "FILE:5: train.eps: is 1e-06, but train.optim is l"));
     CHECK(both("stochastic_rounding: true", "").empty());
     const std::vector<std::string> lora{"adapter.kind=lora", "train.precision=bf16-true"};
     const auto with_lora = [&](const std::string& more) {
@@ -45,17 +50,18 @@ TEST_SUITE("config") {
     };
     CHECK(with_lora("adapter.dtype=bf16").empty());
     CHECK(contains(message(base, {"adapter.kind=lora", "adapter.dtype=bf16", "train.precision=32-true"}),
-                   "adapter.dtype: is bf16, which needs train.precision bf16-true, but that is 32-true"));
+                   "adapter.dtype: is bf16, but train.precision is 32-true. Set train.precision: bf16-true"));
     CHECK(contains(with_lora("train.stochastic_rounding=true"),
-                   "train.stochastic_rounding: rounds what is updated in bf16, but adapters are f32"));
+                   "train.stochastic_rounding: is true, but adapter.kind is lora and adapter.dtype is f32"));
     CHECK(contains(both("stochastic_rounding: true, precision: bf16-mixed", ""),
-                   "FILE:5: train.stochastic_rounding: is of precision bf16-true, whose weights have no more exact "
-                   "copy, but train.precision is bf16-mixed"));
-    CHECK(contains(both("beta2: 0.95, optim: sgd", ""), "FILE:5: train.beta2: is of optim adamw"));
+                   "FILE:5: train.stochastic_rounding: is true, but train.precision is bf16-mixed. Set "
+                   "train.precision: bf16-true"));
+    CHECK(contains(both("beta2: 0.95, optim: sgd", ""),
+                   "FILE:5: train.beta2: is 0.95, but train.optim is sgd. Set train.optim: adamw, adamw8bit or lion"));
     CHECK(both("warmup_steps: 11, max_steps: 10", "").empty());  // the run warns of it
     CHECK(both("warmup_steps: 9, max_steps: 10", "").empty());
     CHECK(both("max_epochs: -1, max_steps: 10", "").empty());
-    CHECK(both("max_epochs: -1", "").find("train.max_epochs: is -1 and train.max_steps is -1, so the run has no end; set") !=
+    CHECK(both("max_epochs: -1", "").find("train.max_epochs: is -1, but train.max_steps is -1. Set one of them") !=
           std::string::npos);
     CHECK(contains(both("limit_train_batches: 2.5", ""), "FILE:5: train.limit_train_batches: found 2.5"));
     CHECK(both("limit_train_batches: 2", "").empty());
@@ -63,13 +69,15 @@ TEST_SUITE("config") {
     CHECK(message(base, {"data.text_padding=packed"}).empty());
     CHECK(message(base, {"train.loss_on_padding=true", "train.loss_normalization=micro_batch"}).empty());
     CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_on_padding=true"}),
-                   "data.text_padding: is packed, which leaves out the padding"));
+                   "data.text_padding: is packed, but train.loss_on_padding is true. Remove one of them"));
     CHECK(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}).empty());
     CHECK(contains(after_base("parallel: {device: cpu}\ntrace: {kernels: [0]}\n"),
-                   "FILE:6: trace.kernels: records kernels on GPUs, but parallel.device is cpu"));
-    CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
+                   "FILE:6: trace.kernels: is [0], but parallel.device is cpu. Set parallel.device: auto or cuda"));
+    CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"),
+                   "FILE:5: trace.kernels: is [0], but trace.enabled is false. Remove one of them"));
     CHECK(after_base("output:\n  save: trained\n") ==
-          "FILE:6: output.save: is trained, but output.save_model is false; set save_model: true, or remove save");
+          "FILE:6: output.save: is trained, but output.save_model is false. Set output.save_model: true, or "
+          "remove output.save.");
     CHECK(after_base("output: {save: trained, save_model: true}\n").empty());
   }
 
@@ -108,12 +116,13 @@ TEST_SUITE("config") {
     CHECK(validates(load(base, {"data.val_path=v"})));
     CHECK(validates(load(base, {"data.val_split_fraction=0.1", "train.val_check_interval=5"})));
     CHECK(contains(message(base, {"data.val_path=v", "data.val_split_fraction=0.1"}),
-                   "data.val_split_fraction: is 0.1, but data.val_path is given too"));
-    CHECK(contains(message(base, {"train.val_check_interval=5"}), "but there is nothing to validate with"));
+                   "data.val_split_fraction: is 0.1, but data.val_path is v. Remove one of them"));
+    CHECK(contains(message(base, {"train.val_check_interval=5"}),
+                   "train.val_check_interval: is 5, but data.val_path is not set and data.val_split_fraction is 0."));
     CHECK(contains(message(base, {"data.val_split_fraction=1"}), "expected a number >= 0 and < 1"));
     CHECK(contains(message(base, {"train.limit_val_batches=2.5"}), "or a whole number of batches"));
     CHECK(contains(message(base, {"train.warmup_ratio=0.1", "train.warmup_steps=5"}),
-                   "train.warmup_ratio: is 0.1, but train.warmup_steps is 5; remove one of them"));
+                   "train.warmup_ratio: is 0.1, but train.warmup_steps is 5. Remove one of them."));
     CHECK(contains(with_override("train.val_every=5"), "did you mean train.val_check_interval?"));
     CHECK(contains(message(base, {"train.matmul_precision=medium"}), "expected one of highest or high"));
   }
@@ -146,7 +155,8 @@ TEST_SUITE("config") {
     CHECK(contains(refused(both, 2), "train.accumulate_grad_batches: is 3, but train.total_batch_size 48 on 2 ranks x "
                                      "train.batch_size 4 takes 6; remove one of them"));
     CHECK(resolve_for_ranks(load(base), 3).train.accumulate_grad_batches == 1);
-    CHECK(contains(message(base, {"train.accumulate_grad_batches=0"}), "and that is not given; give one of them"));
+    CHECK(contains(message(base, {"train.accumulate_grad_batches=0"}),
+                   "train.accumulate_grad_batches: is 0, but train.total_batch_size is 0. Set one of them"));
     CHECK(contains(message(base, {"train.total_batch_size=-1"}), "expected an integer >= 0"));
   }
 
@@ -174,10 +184,11 @@ TEST_SUITE("config") {
       CHECK(samples == 50);
       CHECK(samples_of_a_rank(cut, 4, 0) - samples_of_a_rank(cut, 4, 3) <= 1);
     }
-    CHECK(contains(message(base, {"train.batch_size=auto"}), "train.total_batch_size, which says how many these are, is not"));
+    CHECK(contains(message(base, {"train.batch_size=auto"}),
+                   "train.batch_size: is auto, but train.total_batch_size is 0. Set train.total_batch_size"));
     CHECK(contains(message(base, {"train.total_batch_size=8", "train.loss_normalization=micro_batch"}),
-                   "train.batch_size: is auto, since train.total_batch_size is given alone, but with "
-                   "train.loss_normalization: micro_batch the loss depends on the micro-batch; give train.batch_size"));
+                   "train.loss_normalization: is micro_batch, but train.batch_size is auto. Set train.batch_size to a "
+                   "number"));
     CHECK(message(base, {"train.total_batch_size=8", "train.batch_size=4", "train.loss_normalization=micro_batch"}).empty());
     CHECK(contains(message(base, {"train.batch_size=\"automatic\""}), "expected an integer >= 1 and <= 65535, or auto"));
     CHECK(contains(message(base, {"train.lr=auto"}), "expected a number"));
@@ -211,7 +222,7 @@ TEST_SUITE("config") {
     CHECK(contains(message(parallel("shard_ranks: nod")), "found \"nod\"" + expected + "; did you mean node?"));
     CHECK(contains(message(parallel("shard_ranks: 2.5")), "found \"2.5\"" + expected));
     CHECK(contains(message(base + "parallel: {strategy: ddp, shard_ranks: 2}\n"),
-                   ":5: parallel.shard_ranks: is of strategy fsdp, but parallel.strategy is ddp"));
+                   ":5: parallel.shard_ranks: is \"2\", but parallel.strategy is ddp. Set parallel.strategy: fsdp"));
     CHECK(contains(with_override("parallel.hybrid_shard=2"), "did you mean parallel.shard_ranks?"));
   }
 }

@@ -214,7 +214,7 @@ def a_run_killed_in_an_evaluation_goes_on_to_the_same(space):
 @test
 def what_cannot_be_scored_is_refused(space):
     for options, message in (
-            (("evaluate.samples=4",), "there is nothing to validate"),
+            (("evaluate.samples=4",), "data.val_path is not set"),
             (("data.val_split_fraction=0.25", "evaluate.every=2"), "evaluate.samples is 0"),
             (("data.val_split_fraction=0.25", "checkpoint.keep_best=cider"), "evaluate.samples is 0"),
             (("data.val_split_fraction=0.25", "evaluate.samples=4", "checkpoint.keep_best=meteor"), "checkpoint.keep_best"),

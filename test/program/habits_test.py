@@ -89,11 +89,11 @@ def the_command_line_wins_with_one_note(space):
     for ranks in (0, ranks_up_to(2)):
         result = start(space, ranks, "train.max_steps=2", config=config)
         check(result.status == 0 and result.err.count("note: ") == 1, result)
-        check(f"note: {config}:" in result.err and "train.warmup_steps: 100 is left out: it cannot stand beside "
-              "train.max_steps=2 of the command line" in result.err, result)
+        check(f"note: {config}:" in result.err and "train.warmup_steps: 100 is ignored because the command line sets "
+              "train.max_steps=2" in result.err, result)
         check(result.steps()["lr"].tolist() == [1e-3, 1e-3], result.steps()["lr"])
     result = start(space, 0, "--smoke", "3", config=config)
-    check(result.status == 0 and "train.warmup_steps: 100 is left out: it cannot stand beside train.max_steps=3 of --smoke\n"
+    check(result.status == 0 and "train.warmup_steps: 100 is ignored because --smoke sets train.max_steps=3\n"
           in result.err, result)
     status, out, err, _ = mpirun(0, [PROGRAM, "--print-config", config, "train.max_steps=2"])
     check(status == 0 and "warmup_steps: 0\n" in out and "note: " not in out and err.count("note: ") == 1, out, err)

@@ -146,12 +146,14 @@ def every_recipe_takes_five_steps(space):
         check(status == 0, recipe, out[-2000:], err)
         check(len(read_table(output, 0, "steps")) == 5, recipe)
         warms = re.search(r"^  warmup_steps: (\d+)", recipe.read_text(), re.M)
-        noted = "train.warmup_steps: " in err and "it cannot stand beside train.max_steps=5" in err
+        noted = "train.warmup_steps: " in err and "ignored because the command line sets train.max_steps=5" in err
         check(noted == bool(warms and int(warms.group(1)) >= 5), recipe, err)
         several = re.search(r"^  accumulate_grad_batches: (\d+)", recipe.read_text(), re.M)
         other_step = "train.batch_size=" in " ".join(SMALL) and bool(several and int(several.group(1)) > 1)
         check(("a step now has " in err) == other_step, recipe, err)
-        check(err.count("note: ") == noted + other_step, "not one note of each, from one rank:", recipe, err)
+        epochs = "train.max_epochs: " in err
+        check(epochs == bool(re.search(r"^  max_epochs: ", recipe.read_text(), re.M)), recipe, err)
+        check(err.count("note: ") == noted + other_step + epochs, "not one note of each, from one rank:", recipe, err)
 
     at_once(try_it, RECIPES)
 
