@@ -29,8 +29,9 @@ namespace {
 using namespace blipft;
 using Action = CommandLine::Action;
 
-Config configuration(const CommandLine& line) {
-  Config config = load_config(line.config_file, line.overrides);
+// `ranks` of the run; 0: those that parallel.devices says.
+Config configuration(const CommandLine& line, int64_t ranks) {
+  Config config = load_config(line.config_file, line.overrides, ranks);
   config.model.path = folder_of_model(config.model.path);
   settle_data(config);
   if (line.action == Action::generate || line.action == Action::evaluate || line.plan_generation)
@@ -44,7 +45,7 @@ Config configuration(const CommandLine& line) {
 int answer(const CommandLine& line) {
   if (line.action == Action::help) return std::fputs(help_text(line.help_section).c_str(), stdout), 0;
   if (line.action == Action::version) return std::printf("blipft %s\n", version_commit()), 0;
-  const Config config = configuration(line);
+  const Config config = configuration(line, line.plan_ranks);
   tell_notes(config);
   if (line.action == Action::plan) {
     if (line.plan_generation)
@@ -78,7 +79,7 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
     RankGuard::compare_actions(name_of(line.action), world);
     if (line.action == Action::export_model) return export_model(line.checkpoint, line.overrides, world), 0;
     Config config;
-    world.together([&] { config = configuration(line); });
+    world.together([&] { config = configuration(line, world.size()); });
     if (world.rank() == 0) tell_notes(config);
     if (line.action == Action::train) return train(config, world);
     if (line.prompt.empty()) start_run_log(false);  // texts go into files; what is printed beside them delays no rank

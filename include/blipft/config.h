@@ -309,9 +309,10 @@ std::string help_text(const std::string& section = "");
 
 /// With train.total_batch_size alone, train.batch_size is auto, and train.accumulate_grad_batches is 0 until
 /// resolve_for_ranks().
-/// Reads `file`, applies the overrides, leaves out what these make moot (with a note), checks every key, type and
-/// combination. Throws UserError with file, line, key and the nearest valid key. Paths stay as written (relative to the working directory).
-Config load_config(const std::string& file, const std::vector<std::string>& overrides);
+/// Reads `file`, applies the overrides, ignores keys of the file that conflict with them (with a note each), and checks
+/// every key, type and combination. Throws UserError with file, line, key and the nearest valid key. Paths stay as
+/// written (relative to the working directory). `ranks` of the run; 0: parallel.devices.
+Config load_config(const std::string& file, const std::vector<std::string>& overrides, int64_t ranks = 0);
 /// The config of `values`, as config_values() gives them, with the overrides; `file` names them in messages.
 Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
                           const std::vector<std::string>& overrides);

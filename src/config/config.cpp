@@ -407,9 +407,8 @@ void expand_paths(Config& config) {
       {"model.path", &config.model.path},           {"adapter.path", &config.adapter.path},
       {"data.path", &config.data.path},             {"data.val_path", &config.data.val_path},
       {"generate.path", &config.generate.path},     {"generate.weights", &config.generate.weights.text},
-      {"data.pictures", &config.data.pictures},
       {"checkpoint.path", &config.checkpoint.path}, {"checkpoint.resume", &config.checkpoint.resume.text},
-      {"output.path", &config.output.path}};
+      {"output.path", &config.output.path},         {"data.pictures", &config.data.pictures}};
   for (const auto& [key, path] : paths) {
     *path = with_environment(config, key, *path);
     if (home && path->starts_with("~/")) *path = home + path->substr(1);
@@ -430,11 +429,10 @@ void expand_targets(Config& config) {
   config.adapter.targets = targets;
 }
 
-Config parse_config(const std::string& file, const std::string& text, const std::vector<std::string>& overrides) {
-  Config config = read_values(file, text);
+Config with_overrides(Config config, const std::vector<std::string>& overrides, int64_t ranks) {
   const TrainSection of_file = config.train;
   for (const std::string& one : overrides) apply_override(config, one);
-  settle_conflicts(config, 0);
+  settle_conflicts(config, ranks);
   note_samples_of_a_step(config, of_file);
   expand_paths(config);
   expand_targets(config);
@@ -471,13 +469,13 @@ Config read_values(const std::string& file, const std::string& text) {
   return config;
 }
 
-Config load_config(const std::string& file, const std::vector<std::string>& overrides) {
-  return parse_config(file, read_text(file), overrides);
+Config load_config(const std::string& file, const std::vector<std::string>& overrides, int64_t ranks) {
+  return with_overrides(read_values(file, read_text(file)), overrides, ranks);
 }
 
 Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
                           const std::vector<std::string>& overrides) {
-  return parse_config(file, yaml_of(values), overrides);
+  return with_overrides(read_values(file, yaml_of(values)), overrides, 0);
 }
 
 std::string to_yaml(const Config& config, bool every_key) { return yaml_of(config_values(config, every_key)); }

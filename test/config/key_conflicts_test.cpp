@@ -281,6 +281,14 @@ TEST_SUITE("config") {
     const TrainSection micro = train("total_batch_size: 8", {"train.batch_size=16"});
     CHECK(micro.total_batch_size == 0);
     CHECK(micro.accumulate_grad_batches == 1);
+    // A step of 24 samples has room for a micro-batch of 16 on one rank, and not on two.
+    const RunFile file(base + "train: {batch_size: 16}\n");
+    for (const int64_t ranks : {1, 2}) {
+      const Config config = load_config(file.name(), {"train.total_batch_size=24"}, ranks);
+      CHECK(config.train.batch_size == (ranks == 1 ? 16 : 0));
+      CHECK(config.notes.size() == (ranks == 1 ? 0 : 1));
+      CHECK_NOTHROW(resolve_for_ranks(config, ranks));
+    }
     // No limit is no statement against the other limit.
     CHECK(load(base + "train: {max_steps: 4}\n", {"train.max_epochs=-1"}).train.max_steps == 4);
     CHECK(load(base + "train: {max_epochs: 5}\n", {"train.max_steps=-1"}).train.max_epochs == 5);
