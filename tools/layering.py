@@ -100,16 +100,16 @@ VENDORS = [
     (r"(cblas|openblas.*|nlohmann/.*)(\.h|\.hpp)$", r"src/", "src/"),
 ]
 
-# Text settings of the run file that have a choice of words but no enum of blipft/choices.h, with the reason.
-WORDS_WITHOUT_ENUM = {
-    "data.keys": "a map of users' names",
-    "data.prompt_style": "a name, or the user's text",
-    "data.chat_template": "a name in the table of templates",
-    "train.optim": "a name in the table of optimizers",
-    "parallel.offload": "a list of names",
+# The texts of Config, by what they are. Every other key is a number, a switch, or an enum of blipft/choices.h.
+TEXT_KEYS = {
+    "path": "model.path adapter.path data.path data.val_path data.pictures checkpoint.path output.path generate.path",
+    # of parameter groups, modules, keys of records, and rows of the tables of optimizers and metrics
+    "name": "model.freeze model.quantize_groups adapter.targets train.matmul_exclude data.keys train.optim evaluate.metrics",
+    "text of the user": "data.chat_date data.prompt_template generate.prompt generate.stop",
 }
 SECTIONS = "model adapter data train parallel checkpoint generate evaluate trace output".split()
-KEY_ROW = re.compile(r'\(&([A-Z])::(\w+), "(\w+)",\s*(one_of\(|one_of_or_integer\(|one_of_or_containing\()', re.S)
+SECTION = re.compile(r"^struct (\w+)Section \{(.*?)^\};", re.M | re.S)
+TEXT_MEMBER = re.compile(r"^  std::(?:string|vector<std::string>|map<[^;]*>) (\w+)", re.M)
 SETTING_COMPARED = re.compile(r'\b(' + "|".join(SECTIONS) + r')_?(?:\(\))?(?:\.|->)(\w+)(?:\.text)?\s*[!=]=\s*"')
 
 # Code that does something else than a reader of the line expects: what it looks like, files that may have it, and why not.
@@ -295,28 +295,34 @@ class Layering:
                         self.breaches.append((path, number, text.strip(),
                                               "compares a setting with a word; use its enum of blipft/choices.h"))
 
-    def check_schema(self):
-        """Choices of words of the run file are enums."""
-        schema, header = "src/config/config_schema.cpp", "include/blipft/config.h"
-        if schema not in self.files or header not in self.files:
+    def check_texts(self):
+        """Config has strings only for the keys of TEXT_KEYS, and for all of these."""
+        header = "include/blipft/config.h"
+        if header not in self.files:
             return
         with open(header, encoding="utf-8") as file:
-            texts = set(re.findall(r"std::(?:string|vector<std::string>|map<[^;]*>) (\w+)[;= ]", file.read()))
-        with open(schema, encoding="utf-8") as file:
-            rows = file.read()
-        for row in KEY_ROW.finditer(rows):
-            section = next(name for name in SECTIONS if name[0].upper() == row[1])
-            number = rows.count("\n", 0, row.start()) + 1
-            if row[2] in texts and f"{section}.{row[3]}" not in WORDS_WITHOUT_ENUM:
-                self.breaches.append((schema, number, row[0].split("\n")[0],
-                                      "a choice of words that is no enum of blipft/choices.h"))
+            text = file.read()
+        known, found = set(" ".join(TEXT_KEYS.values()).split()), set()
+        for section in SECTION.finditer(text):
+            for member in TEXT_MEMBER.finditer(section[2]):
+                key = f"{section[1].lower()}.{member[1]}"
+                found.add(key)
+                if key not in known:
+                    number = text.count("\n", 0, section.start(2) + member.start()) + 1
+                    self.breaches.append((header, number, member[0].strip(), "a text that is no path, name or text of the "
+                                          "user; make it an enum of blipft/choices.h, or name it in TEXT_KEYS"))
+        for section in SECTION.finditer(text):
+            for key in sorted(known - found):
+                if key.startswith(section[1].lower() + "."):
+                    number = text.count("\n", 0, section.start()) + 1
+                    self.breaches.append((header, number, key, "TEXT_KEYS names it, and there is no such text"))
 
     def check(self):
         self.check_includes()
         self.check_cycles()
         self.check_sizes()
         self.check_lines()
-        self.check_schema()
+        self.check_texts()
         for path, number, text, why in sorted(self.breaches):
             print(f"{path}:{number}: {text}  -- {why}")
         if self.breaches:

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace blipft {
 
@@ -57,6 +58,9 @@ enum class DeviceChoice { automatic, cpu, cuda };
 enum class StrategyKind { automatic, single, ddp, fsdp };
 /// parallel.reshard: when fsdp frees gathered parameters.
 enum class ReshardPolicy { automatic, always, step };
+/// parallel.offload: what lies in page-locked host memory. The optimizer has states and master weights; activations are
+/// the inputs of checkpointed layers.
+enum class OffloadedData { optimizer, parameters, activations };
 /// parallel.gemm_search
 enum class GemmSearchTime { quick, thorough };
 /// trace.spans
@@ -77,6 +81,8 @@ enum class TimeLimit { none };
 enum class ShardGroup { all, node };
 /// generate.weights, unless it is the path of a model, an adapter or a checkpoint.
 enum class WeightsChoice { automatic, base };
+/// data.prompt_style of instruction and input, unless it is a text with {instruction} in it.
+enum class PromptStyle { alpaca, none };
 /// data.chat_template, unless it is the name of a template.
 enum class TemplateChoice { automatic };
 /// generate.early_stopping of beam search, with the meaning of transformers' generate().
@@ -112,6 +118,7 @@ BLIPFT_CHOICE_WORDS(LossNormalization, "tokens", "micro_batch");
 BLIPFT_CHOICE_WORDS(DeviceChoice, "auto", "cpu", "cuda");
 BLIPFT_CHOICE_WORDS(StrategyKind, "auto", "single", "ddp", "fsdp");
 BLIPFT_CHOICE_WORDS(ReshardPolicy, "auto", "always", "step");
+BLIPFT_CHOICE_WORDS(OffloadedData, "optimizer", "parameters", "activations");
 BLIPFT_CHOICE_WORDS(GemmSearchTime, "quick", "thorough");
 BLIPFT_CHOICE_WORDS(SpanTracing, "none", "units");
 BLIPFT_CHOICE_WORDS(TraceErrorAction, "warn", "stop");
@@ -123,6 +130,7 @@ BLIPFT_CHOICE_WORDS(BestCriterion, "none", "loss");
 BLIPFT_CHOICE_WORDS(TimeLimit, "none");
 BLIPFT_CHOICE_WORDS(ShardGroup, "all", "node");
 BLIPFT_CHOICE_WORDS(WeightsChoice, "auto", "base");
+BLIPFT_CHOICE_WORDS(PromptStyle, "alpaca", "none");
 BLIPFT_CHOICE_WORDS(TemplateChoice, "auto");
 #undef BLIPFT_CHOICE_WORDS
 
@@ -147,6 +155,14 @@ constexpr std::optional<E> find_choice(std::string_view word) {
 template <Choice E>
 std::ostream& operator<<(std::ostream& out, E value) {
   return out << choice_word(value);
+}
+
+/// The words of a list: "optimizer,parameters".
+template <Choice E>
+std::string choice_list(const std::vector<E>& values) {
+  std::string text;
+  for (const E value : values) text.append(text.empty() ? "" : ",").append(choice_word(value));
+  return text;
 }
 
 /// A choice, or a user's text in its place: a path, a name, a number.

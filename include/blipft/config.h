@@ -49,7 +49,7 @@ struct DataSection {
   Transparency transparency = Transparency::white;  ///< of pictures with an alpha channel
   int64_t max_text_tokens = 50;         ///< longer texts are cut; settle_data(): 512 for JSON data, where not given. A
                                         ///< run file may call it max_seq_length
-  std::string prompt_style = "alpaca";  ///< of instruction and input: alpaca | none | a text with {instruction} in it
+  ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;  ///< or a text with {instruction} in it
   /// Of messages: auto (the model's own) or a template's name.
   ChoiceOrText<TemplateChoice> chat_template = TemplateChoice::automatic;
   std::string chat_date = "2024-07-26"; ///< what templates with a date in them call today: YYYY-MM-DD
@@ -107,8 +107,7 @@ struct ParallelSection {
   StrategyKind strategy = StrategyKind::automatic;  ///< auto: single on one rank, ddp on several
   ChoiceOrText<ShardGroup> shard_ranks = ShardGroup::all;  ///< fsdp: ranks that share parameters
   ReshardPolicy reshard = ReshardPolicy::automatic;  ///< of fsdp
-  std::vector<std::string> offload;     ///< what lies in page-locked host memory: optimizer (states, master weights),
-                                        ///< parameters, activations (inputs of checkpointed layers)
+  std::vector<OffloadedData> offload;   ///< data in page-locked host memory
   int64_t prefetch_bytes = 0;           ///< fsdp: parameters gathered ahead of use; 0: chosen from the memory plan
   bool direct_gathers = true;           ///< fsdp: gather by copies between GPUs, where they reach each other
   bool direct_reductions = true;        ///< sum gradients by a kernel that reads the other GPUs' memory
@@ -196,7 +195,7 @@ struct Config {
 
   std::string file;                           ///< the run file, as given
   std::map<std::string, std::string> places;  ///< "section.key" -> where it was set: "file:line" or override "..."
-  std::vector<std::string> notes;             ///< what of the file the command line made moot, for the user to read
+  std::vector<std::string> notes;             ///< keys of the file that the command line replaced, for the user to read
   int64_t smoke_steps = 0;                    ///< > 0: a trial of so many steps, see make_smoke()
 };
 
@@ -221,8 +220,8 @@ inline int64_t samples_of_a_rank(const Config& config, int64_t ranks, int64_t ra
 }
 
 /// Whether parallel.offload names `what`.
-inline bool offloads(const Config& config, const std::string& what) {
-  const std::vector<std::string>& all = config.parallel.offload;
+inline bool offloads(const Config& config, OffloadedData what) {
+  const std::vector<OffloadedData>& all = config.parallel.offload;
   return std::find(all.begin(), all.end(), what) != all.end();
 }
 

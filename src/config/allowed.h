@@ -22,6 +22,22 @@ ChoiceField choice_field(E& value) {
           }};
 }
 
+template <Choice E>
+ChoiceListField choice_list_field(std::vector<E>& values) {
+  return {&values,
+          [](const void* stored) {
+            std::vector<std::string> words;
+            for (const E value : *static_cast<const std::vector<E>*>(stored)) words.emplace_back(choice_word(value));
+            return words;
+          },
+          [](void* stored, const std::vector<std::string>& words) {
+            auto& list = *static_cast<std::vector<E>*>(stored);
+            list.clear();
+            for (const std::string& word : words)
+              if (const std::optional<E> found = find_choice<E>(word)) list.push_back(*found);
+          }};
+}
+
 /// Allows the words of an enum. `meant` maps other programs' words to one of them.
 template <Choice E>
 Allowed words_of(std::vector<std::pair<std::string, std::string>> meant = {}) {
@@ -36,6 +52,7 @@ Key key(Section Config::*section, T Section::*member, const char* section_name, 
         const char* doc, std::vector<std::string> aliases = {}) {
   auto field = [section, member](Config& config) -> Field {
     if constexpr (Choice<T>) return choice_field(config.*section.*member);
+    else if constexpr (requires(T value) { choice_list(value); }) return choice_list_field(config.*section.*member);
     else if constexpr (requires(T value) { value.text; }) return &(config.*section.*member).text;
     else return &(config.*section.*member);
   };

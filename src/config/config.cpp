@@ -179,6 +179,12 @@ void read_value(const Target& target, const YAML::Node& node, std::vector<T>& va
   values = std::move(read);
 }
 
+void read_value(const Target& target, const YAML::Node& node, const ChoiceListField& field) {
+  std::vector<std::string> words;
+  read_value(target, node, words);
+  field.assign(field.value, words);
+}
+
 void read_value(const Target& target, const YAML::Node& node, std::map<std::string, std::string>& values) {
   if (!node.IsMap()) refuse(target, found_text(node));
   std::map<std::string, std::string> read;
@@ -198,7 +204,7 @@ void read_value(const Target& target, const YAML::Node& node, std::map<std::stri
 void set_value(Config& config, const Target& target, const YAML::Node& node) {
   std::visit(
       [&]<class F>(const F& field) {
-        if constexpr (std::is_same_v<F, ChoiceField>) read_value(target, node, field);
+        if constexpr (!std::is_pointer_v<F>) read_value(target, node, field);
         else read_value(target, node, *field);
       },
       target.key.field(config));

@@ -40,7 +40,7 @@ void check_combinations(const Config& config) {
   };
   limit("train.limit_train_batches", config.train.limit_train_batches, "steps");
   limit("train.limit_val_batches", config.train.limit_val_batches, "batches");
-  refuse_if(config, config.data.prompt_style.find("{output}") != std::string::npos, "data.prompt_style",
+  refuse_if(config, config.data.prompt_style.text.find("{output}") != std::string::npos, "data.prompt_style",
             "has {output} in it, but the output always follows the prompt. Remove {output}");
   refuse_if(config, config.adapter.kind != AdapterKind::none && config.adapter.targets.empty(), "adapter.targets",
             "is empty, so that nothing would be trained. Name the layers that get adapters");
@@ -114,7 +114,7 @@ int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks
   const std::string& asked = config.parallel.shard_ranks.text;
   const char* key = "parallel.shard_ranks";
   // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
-  if (offloads(config, "parameters") && config.parallel.strategy != StrategyKind::fsdp) return 1;
+  if (offloads(config, OffloadedData::parameters) && config.parallel.strategy != StrategyKind::fsdp) return 1;
   if (asked == "all") return ranks;
   const bool node = asked == "node";
   refuse_if(config, node && node_ranks == 0, key, "is node, but not every machine has the same number of ranks; ",

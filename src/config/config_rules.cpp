@@ -207,7 +207,7 @@ void set_default(Config& config, const Key& key) {
   const Field initial = key.field(defaults);
   std::visit(
       [&]<class F>(const F& field) {
-        if constexpr (std::is_same_v<F, ChoiceField>) field.set(std::get<F>(initial));
+        if constexpr (!std::is_pointer_v<F>) field.set(std::get<F>(initial));
         else *field = *std::get<F>(initial);
       },
       key.field(config));
@@ -260,8 +260,14 @@ class ConflictSettler {
                                   element ? loser.values[0] : value_text(key, config), " is ignored because ",
                                   place_of(config, winner).starts_with(smoke_override) ? "--smoke" : "the command line",
                                   " sets ", winner, "=", text_of(config, winner)));
-    if (element) std::erase(*std::get<std::vector<std::string>*>(key.field(config)), loser.values[0]);
-    else set_default(config, key);
+    if (element) {
+      const auto list = std::get<ChoiceListField>(key.field(config));
+      Words words = list.words();
+      std::erase(words, loser.values[0]);
+      list.assign(list.value, words);
+    } else {
+      set_default(config, key);
+    }
     set_implied_defaults(config);
     return config;
   }
@@ -318,8 +324,8 @@ bool Condition::holds(const Config& config, bool settling) const {
                        [&](const std::string& value) { return text == value || text == quote_scalar(value); });
   };
   const auto contains = [&] {
-    const auto list = *std::get<std::vector<std::string>*>(its_key.field(const_cast<Config&>(config)));
-    return std::find(list.begin(), list.end(), values[0]) != list.end();
+    const Words words = std::get<ChoiceListField>(its_key.field(const_cast<Config&>(config))).words();
+    return std::find(words.begin(), words.end(), values[0]) != words.end();
   };
   switch (kind) {
     case Kind::is: return is_one();

@@ -271,7 +271,7 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::reshard, "reshard", words_of<ReshardPolicy>(),
     "fsdp: always drops gathered parameters after each use, step does once a step, auto decides by the memory",
     Names{"reshard_after_forward"}).on_resume_is(OnResume::untold);
-  p(&P::offload, "offload", one_of({"optimizer", "parameters", "activations"}),
+  p(&P::offload, "offload", words_of<OffloadedData>(),
     "what lies in page-locked host memory: optimizer states and master weights, which are updated through the link; "
     "parameters, which are read ahead of each use; activations that checkpointed layers keep",
     Names{"offload_optimizer", "cpu_offload"});

@@ -26,9 +26,19 @@ struct ChoiceField {
   void set(const ChoiceField& other) const { assign(value, other.word()); }
 };
 
+/// The member of a Config that holds a list of such enums.
+struct ChoiceListField {
+  void* value;                                          ///< std::vector of the enum
+  std::vector<std::string> (*words_of)(const void* value);
+  void (*assign)(void* value, const std::vector<std::string>& words);  ///< leaves out words of no enumerator
+
+  std::vector<std::string> words() const { return words_of(value); }
+  void set(const ChoiceListField& other) const { assign(value, other.words()); }
+};
+
 /// A pointer to the member of a Config that a key sets.
-using Field = std::variant<std::string*, int64_t*, double*, bool*, ChoiceField, std::vector<std::string>*,
-                           std::vector<int64_t>*, std::map<std::string, std::string>*>;
+using Field = std::variant<std::string*, int64_t*, double*, bool*, ChoiceField, ChoiceListField,
+                           std::vector<std::string>*, std::vector<int64_t>*, std::map<std::string, std::string>*>;
 
 /// The allowed values of a key. Bounds are for numbers, elements of lists of numbers, and integers written for a choice;
 /// choices are for text, and for the names of a map.

@@ -72,7 +72,7 @@ std::string expected_value(const Key& key) {
         else if constexpr (std::is_same_v<T, int64_t>)
           return "an integer" + bounds_text(allowed) + (allowed.zero_word.empty() ? "" : ", or " + allowed.zero_word);
         else if constexpr (std::is_same_v<T, double>) return "a number" + bounds_text(allowed);
-        else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+        else if constexpr (std::is_same_v<T, std::vector<std::string>> || std::is_same_v<T, ChoiceListField>)
           return "a list of " + (allowed.choices.empty() ? "names" : join_names(allowed.choices));
         else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
           return "a list of integers" + bounds_text(allowed);
@@ -95,6 +95,7 @@ std::string value_text(const Key& key, const Config& config) {
   return std::visit(
       []<class F>(const F& value) {
         if constexpr (std::is_same_v<F, ChoiceField>) return quote_scalar(value.word());
+        else if constexpr (std::is_same_v<F, ChoiceListField>) return field_text(value.words());
         else return field_text(*value);
       },
       field);

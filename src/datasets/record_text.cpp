@@ -235,9 +235,9 @@ std::string suggested_keys(const json& record) {
 
 }  // namespace
 
-std::string prompt_of(const std::string& style, const std::string& instruction, const std::string& input,
+std::string prompt_of(const ChoiceOrText<PromptStyle>& style, const std::string& instruction, const std::string& input,
                       const std::string& place) {
-  if (style == "alpaca") {
+  if (style == PromptStyle::alpaca) {
     const std::string task = "Below is an instruction that describes a task";
     const std::string request = "Write a response that appropriately completes the request.\n\n";
     const std::string begin = "### Instruction:\n" + instruction + "\n\n", end = "### Response:\n";
@@ -245,10 +245,10 @@ std::string prompt_of(const std::string& style, const std::string& instruction, 
     return task + ", paired with an input that provides further context. " + request + begin + "### Input:\n" + input +
            "\n\n" + end;
   }
-  if (style == "none") return input.empty() ? instruction : instruction + "\n" + input;
-  BLIPFT_USER_CHECK(input.empty() || style.find("{input}") != std::string::npos, place,
+  if (style == PromptStyle::none) return input.empty() ? instruction : instruction + "\n" + input;
+  BLIPFT_USER_CHECK(input.empty() || style.text.find("{input}") != std::string::npos, place,
                     ": has an \"input\", for which data.prompt_style has no place: put {input} into it");
-  return filled(style, instruction, input);
+  return filled(style.text, instruction, input);
 }
 
 namespace {

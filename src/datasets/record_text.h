@@ -61,7 +61,7 @@ std::string name_of(const TextSettings& settings, const std::string& key);
 
 /// The prompt of an instruction by data.prompt_style. alpaca: the wording of Stanford Alpaca, as LitGPT has it.
 /// Throws UserError naming `place` when a style of one's own has no {input} for one that is there.
-std::string prompt_of(const std::string& style, const std::string& instruction, const std::string& input,
+std::string prompt_of(const ChoiceOrText<PromptStyle>& style, const std::string& instruction, const std::string& input,
                       const std::string& place);
 
 }  // namespace blipft

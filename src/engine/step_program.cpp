@@ -30,7 +30,8 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
       batch_size_(parts.config->train.batch_size) {
   BLIPFT_CHECK(!text_shapes_.empty(), "a step program needs the text shapes that steps may have");
   Arena& arena = *parts_.arena;
-  if (offloads(*parts_.config, "activations")) in_host_ = std::make_unique<HostActivations>(*parts_.device, arena);
+  if (offloads(*parts_.config, OffloadedData::activations))
+    in_host_ = std::make_unique<HostActivations>(*parts_.device, arena);
   for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::step, nullptr});
   if (validates(*parts_.config))
     for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::evaluation, nullptr});

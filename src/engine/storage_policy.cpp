@@ -22,8 +22,8 @@ class RunPolicy final : public StoragePolicy {
   explicit RunPolicy(const Config& config)
       : frozen_weights_(config.model.quantize == WeightQuantization::none ? nullptr : &quantized_weights(config.model)),
         groups_(config.model.quantize_groups),
-        weights_(offloads(config, "parameters") ? Place::host : Place::device),
-        states_(offloads(config, "optimizer") ? Place::host : Place::device) {}
+        weights_(offloads(config, OffloadedData::parameters) ? Place::host : Place::device),
+        states_(offloads(config, OffloadedData::optimizer) ? Place::host : Place::device) {}
   const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
     const bool meant = groups_.empty() || std::count(groups_.begin(), groups_.end(), unit.group().name) > 0;
     return meant && quantizable(unit, parameter) ? frozen_weights_ : nullptr;
@@ -81,7 +81,7 @@ void check_quantized(const Config& config, const Model& model) {
 }
 
 void check_offloaded(const Config& config, const Model& model) {
-  if (!offloads(config, "optimizer") || precision_types(config).master) return;
+  if (!offloads(config, OffloadedData::optimizer) || precision_types(config).master) return;
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(config.train);
   const Parameter& any = model.units().front()->parameters().front();
   BLIPFT_USER_CHECK(!optimizer->states(any, DType::f32).empty(), place_of(config, "parallel.offload"),

@@ -16,17 +16,16 @@ namespace {
 // On CPUs texts, weights that are being read and the system's caches want room too.
 constexpr double kShareOfHost = 0.5;
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> words;
+// The reverse of choice_list(); null if a word is unknown.
+std::optional<std::vector<OffloadedData>> offload_of(const std::string& text) {
+  std::vector<OffloadedData> all;
   std::istringstream in(text);
-  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
-  return words;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += concat(text.empty() ? "" : ",", word);
-  return text;
+  for (std::string word; std::getline(in, word, ',');) {
+    const auto found = find_choice<OffloadedData>(word);
+    if (!found) return std::nullopt;
+    all.push_back(*found);
+  }
+  return all;
 }
 
 std::string seconds_text(double seconds) {
@@ -40,7 +39,7 @@ std::string beside_text(const ChosenSettings& settings) {
   std::string text;
   if (settings.act_ckpt != LayerCheckpointing::none) text += concat(", act_ckpt ", settings.act_ckpt);
   if (settings.reshard != ReshardPolicy::automatic) text += concat(", reshard ", settings.reshard);
-  if (!settings.offload.empty()) text += concat(", offload [", joined(settings.offload), "]");
+  if (!settings.offload.empty()) text += concat(", offload [", choice_list(settings.offload), "]");
   return text;
 }
 
@@ -66,10 +65,11 @@ ChosenSettings ChosenSettings::of(const std::vector<std::pair<std::string, std::
   std::erase_if(offload, [](char c) { return c == '[' || c == ']' || c == ' '; });
   const auto act_ckpt = find_choice<LayerCheckpointing>(found["train.act_ckpt"]);
   const auto reshard = find_choice<ReshardPolicy>(found["parallel.reshard"]);
+  const auto offloaded = offload_of(offload);
   ChosenSettings settings{number("train.batch_size"), number("train.accumulate_grad_batches"),
                           act_ckpt.value_or(LayerCheckpointing::none), reshard.value_or(ReshardPolicy::automatic),
-                          split(offload)};
-  if (settings.micro_batches == 0 || !act_ckpt || !reshard) settings.batch_size = 0;
+                          offloaded.value_or(std::vector<OffloadedData>())};
+  if (settings.micro_batches == 0 || !act_ckpt || !reshard || !offloaded) settings.batch_size = 0;
   return settings;
 }
 
@@ -80,10 +80,13 @@ ChosenSettings ChosenSettings::of(const std::string& text) {
   in >> settings.batch_size >> settings.micro_batches >> act_ckpt_word >> reshard_word;
   const auto act_ckpt = find_choice<LayerCheckpointing>(act_ckpt_word);
   const auto reshard = find_choice<ReshardPolicy>(reshard_word);
-  BLIPFT_CHECK(in && act_ckpt && reshard, "chosen settings are ", text);
+  const bool whole = !in.fail();
+  in >> offload;
+  const auto offloaded = offload_of(offload);
+  BLIPFT_CHECK(whole && act_ckpt && reshard && offloaded, "chosen settings are ", text);
   settings.act_ckpt = *act_ckpt;
   settings.reshard = *reshard;
-  if (in >> offload) settings.offload = split(offload);
+  settings.offload = *offloaded;
   return settings;
 }
 
@@ -96,7 +99,7 @@ void ChosenSettings::apply(Config& config) const {
 }
 
 std::string ChosenSettings::text() const {
-  return concat(batch_size, " ", micro_batches, " ", act_ckpt, " ", reshard, " ", joined(offload));
+  return concat(batch_size, " ", micro_batches, " ", act_ckpt, " ", reshard, " ", choice_list(offload));
 }
 
 std::string ChosenSettings::description() const {

@@ -17,7 +17,7 @@ struct ChosenSettings {
   int64_t batch_size = 0, micro_batches = 0;
   LayerCheckpointing act_ckpt = LayerCheckpointing::none;
   ReshardPolicy reshard = ReshardPolicy::automatic;
-  std::vector<std::string> offload;
+  std::vector<OffloadedData> offload;
 
   static ChosenSettings of(const Config& config);
   /// Of `values`, as config_values() gives them; without batch_size where one is missing.

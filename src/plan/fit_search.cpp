@@ -63,21 +63,16 @@ std::vector<FitDealing> dealings(const Config& base, int64_t ranks) {
 }
 
 // What may lie in the host beside such checkpointing and resharding.
-std::vector<std::vector<std::string>> offloads_with(LayerCheckpointing act_ckpt, ReshardPolicy reshard) {
-  std::vector<std::vector<std::string>> all = {{}, {"optimizer"}};
-  if (reshard != ReshardPolicy::step) all.insert(all.end(), {{"parameters"}, {"optimizer", "parameters"}});
+std::vector<std::vector<OffloadedData>> offloads_with(LayerCheckpointing act_ckpt, ReshardPolicy reshard) {
+  std::vector<std::vector<OffloadedData>> all = {{}, {OffloadedData::optimizer}};
+  if (reshard != ReshardPolicy::step)
+    all.insert(all.end(), {{OffloadedData::parameters}, {OffloadedData::optimizer, OffloadedData::parameters}});
   if (act_ckpt == LayerCheckpointing::none) return all;
   for (size_t i = 0, without = all.size(); i < without; ++i) {
     all.push_back(all[i]);
-    all.back().push_back("activations");
+    all.back().push_back(OffloadedData::activations);
   }
   return all;
-}
-
-std::string list_text(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += concat(text.empty() ? "" : ",", name);
-  return text;
 }
 
 bool holds(const Config& config) {
@@ -120,7 +115,7 @@ struct FitSearch::Candidate {
 struct FitSearch::Freedom {
   std::vector<LayerCheckpointing> act_ckpt = kActCkpt;
   std::vector<FitDealing> dealings;
-  std::optional<std::vector<std::string>> offload;  // null: any
+  std::optional<std::vector<OffloadedData>> offload;  // null: any
 };
 
 FitSearch::Candidate FitSearch::candidate(const Config& resolved, int64_t ranks, int64_t micro_batches) const {
@@ -148,8 +143,8 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
     Candidate one = candidate(resolved, ranks, micro_batches);
     for (const LayerCheckpointing act_ckpt : freedom.act_ckpt)
       for (const FitDealing& dealing : freedom.dealings)
-        for (const std::vector<std::string>& offload :
-             freedom.offload ? std::vector<std::vector<std::string>>{*freedom.offload}
+        for (const std::vector<OffloadedData>& offload :
+             freedom.offload ? std::vector<std::vector<OffloadedData>>{*freedom.offload}
                              : offloads_with(act_ckpt, dealing.reshard)) {
           one.config.train.act_ckpt = act_ckpt;
           ParallelSection& parallel = one.config.parallel;
@@ -157,7 +152,7 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
           parallel.strategy = dealing.strategy;
           parallel.reshard = dealing.reshard;
           parallel.offload = offload;
-          const bool gathers = cuts_parameters(dealing.strategy) || offloads(one.config, "parameters");
+          const bool gathers = cuts_parameters(dealing.strategy) || offloads(one.config, OffloadedData::parameters);
           parallel.prefetch_bytes = gathers ? base.parallel.prefetch_bytes : 0;
           one.ranks = group_sizes(one.config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
           all.push_back(one);
@@ -296,7 +291,7 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
   const ParallelSection& parallel = asked_.parallel;
   Freedom freedom;
   freedom.dealings = {{parallel.strategy, parallel.reshard}};
-  const bool held = !offloads(asked_, "parameters") && cuts_parameters(parallel.strategy) && parallel.reshard == ReshardPolicy::automatic;
+  const bool held = !offloads(asked_, OffloadedData::parameters) && cuts_parameters(parallel.strategy) && parallel.reshard == ReshardPolicy::automatic;
   if (held) freedom.dealings = {{parallel.strategy, ReshardPolicy::step}, {parallel.strategy, ReshardPolicy::always}};
   const bool free_ckpt = !given("train.act_ckpt") && asked_.train.act_ckpt == LayerCheckpointing::none;
   freedom.act_ckpt = {asked_.train.act_ckpt};
@@ -371,7 +366,7 @@ std::string fit_overrides(const Config& asked, const Config& config) {
   differs("parallel.prefetch_bytes", asked.parallel.prefetch_bytes, config.parallel.prefetch_bytes);
   differs("train.act_ckpt", asked.train.act_ckpt, config.train.act_ckpt);
   if (asked.parallel.offload != config.parallel.offload)
-    text += concat(text.empty() ? "" : " ", "'parallel.offload=[", list_text(config.parallel.offload), "]'");
+    text += concat(text.empty() ? "" : " ", "'parallel.offload=[", choice_list(config.parallel.offload), "]'");
   differs("train.batch_size", asked.train.batch_size, config.train.batch_size);  // auto: always
   // Left to train.total_batch_size where the run file does so.
   if (asked.train.accumulate_grad_batches != 0 || config.train.total_batch_size == 0)

@@ -143,7 +143,7 @@ int64_t least_planned_bytes(const PlannedRun& run) {
 MemoryPlan chosen_plan(const PlannedRun& run, int64_t device_bytes) {
   const Config& config = run.config;
   const GroupSizes& ranks = run.ranks;
-  const bool from_host = offloads(config, "parameters");
+  const bool from_host = offloads(config, OffloadedData::parameters);
   if (!cuts_parameters(strategy_of(config, ranks.all())) && !from_host) return dry_run(run, false);
   const auto always = [&] {
     MemoryPlan plan = dry_run(run, false);

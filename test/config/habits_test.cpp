@@ -239,7 +239,7 @@ TEST_SUITE("config") {
     CHECK(targets("all-linear") == Names{"q", "k", "v", "o", "mlp"});
     CHECK(targets("[all-linear, head]") == Names{"q", "k", "v", "o", "mlp", "head"});
     CHECK(load(base, {"trace.kernels=3,4"}).trace.kernels == std::vector<int64_t>{3, 4});
-    CHECK(load(base, {"parallel.offload=optimizer"}).parallel.offload == Names{"optimizer"});
+    CHECK(load(base, {"parallel.offload=optimizer"}).parallel.offload == std::vector{OffloadedData::optimizer});
     CHECK(contains(word("trace.kernels", "3,x"), "trace.kernels: found \"x\""));
     CHECK(contains(word("adapter.targets", "q,,v"), "adapter.targets: found \"q,,v\", expected a list of names"));
     CHECK(contains(message(base, {"adapter.kind=lora", "adapter.targets=q,q"}), "\"q\" is listed twice"));

@@ -66,7 +66,7 @@ std::vector<std::string> candidates(const Key& key) {
   Config defaults;
   std::vector<std::string> all = key.allowed.choices;
   for (const auto& [word, choice] : key.allowed.meant) all.push_back(choice);
-  const bool list = std::holds_alternative<std::vector<std::string>*>(key.field(defaults));
+  const bool list = std::holds_alternative<ChoiceListField>(key.field(defaults));
   for (std::string& one : all)
     if (list) one = "[" + one + "]";
   for (const char* other : {"true", "false", "1", "0.5", "2", "0", "-1", "[x]", "[1]", "[]", "x", "\"\""})

@@ -98,7 +98,7 @@ TEST_SUITE("storage policy") {
 
   TEST_CASE("offloading of states is refused where there are none") {
     Config config = config_of("none", {});
-    config.parallel.offload = {"optimizer"};
+    config.parallel.offload = {OffloadedData::optimizer};
     CHECK_NOTHROW(make_model(config));
     config.train.optim = "sgd";
     CHECK_THROWS_WITH_AS(make_model(config),
@@ -117,7 +117,7 @@ TEST_SUITE("storage policy") {
       Config config = config_of("none", {});
       config.train.precision = Precision::bf16_mixed;
       config.train.optim = optim;
-      if (offload) config.parallel.offload = {"optimizer"};
+      if (offload) config.parallel.offload = {OffloadedData::optimizer};
       const std::unique_ptr<Model> model = make_model(config);
       return plan_memory(config, *model, {1}, 0, possible_text_shapes(config));
     };

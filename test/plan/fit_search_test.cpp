@@ -47,16 +47,16 @@ Config asked_config() {
 }
 
 // Every choice of what may lie in the host.
-std::vector<std::vector<std::string>> offloads_of(const std::string& act_ckpt, const std::string& reshard) {
-  std::vector<std::vector<std::string>> all;
+std::vector<std::vector<OffloadedData>> offloads_of(const std::string& act_ckpt, const std::string& reshard) {
+  std::vector<std::vector<OffloadedData>> all;
   for (const bool activations : {false, true})
     for (const bool parameters : {false, true})
       for (const bool optimizer : {false, true}) {
         if ((activations && act_ckpt == "none") || (parameters && reshard == "step")) continue;
-        std::vector<std::string>& offload = all.emplace_back();
-        if (optimizer) offload.push_back("optimizer");
-        if (parameters) offload.push_back("parameters");
-        if (activations) offload.push_back("activations");
+        std::vector<OffloadedData>& offload = all.emplace_back();
+        if (optimizer) offload.push_back(OffloadedData::optimizer);
+        if (parameters) offload.push_back(OffloadedData::parameters);
+        if (activations) offload.push_back(OffloadedData::activations);
       }
   return all;
 }
@@ -75,7 +75,7 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
   for (int64_t batch = 1; batch <= samples; ++batch)
     for (const char* act_ckpt : {"none", "half", "full"})
       for (const auto& [strategy, reshard] : dealings)
-        for (const std::vector<std::string>& offload : offloads_of(act_ckpt, reshard)) {
+        for (const std::vector<OffloadedData>& offload : offloads_of(act_ckpt, reshard)) {
           if (samples % batch != 0) continue;
           Config config = asked;
           config.train.batch_size = batch;
@@ -227,7 +227,7 @@ TEST_SUITE("fit search") {
     CHECK(settings("train: {total_batch_size: 64}\nparallel: {strategy: fsdp, reshard: always}\n") ==
           ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::always, {}});
     CHECK(settings("train: {total_batch_size: 64}\nparallel: {offload: [optimizer]}\n") ==
-          ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {"optimizer"}});
+          ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {OffloadedData::optimizer}});
 
     const std::string lines = "train: {total_batch_size: 64}\n";
     const ChosenSettings kept{4, 4, LayerCheckpointing::full, ReshardPolicy::automatic, {}};

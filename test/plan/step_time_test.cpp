@@ -96,7 +96,7 @@ TEST_SUITE("step time") {
       CHECK(here.time.update == doctest::Approx(elements * row.device / h200_rates().memory).epsilon(kNear));
       CHECK(here.time.link == 0);
       CHECK(here.time.link_exposed == 0);
-      config.parallel.offload = {"optimizer"};
+      config.parallel.offload = {OffloadedData::optimizer};
       const Estimated there = estimated(config);
       CHECK(there.time.update ==
             doctest::Approx(elements * (row.device - 2 * row.host) / h200_rates().memory).epsilon(kNear));
@@ -114,7 +114,7 @@ TEST_SUITE("step time") {
     Config config = config_of();
     config.train.accumulate_grad_batches = 3;
     const double elements = padded_elements(config, *estimated(config).model, {1}, false);
-    config.parallel.offload = {"parameters"};
+    config.parallel.offload = {OffloadedData::parameters};
     const Estimated once = estimated(config);
     const MachineRates& rates = h200_rates();
     // Each micro-batch gathers all units at least once and none more than three times; the update reads them again, and
@@ -135,7 +135,7 @@ TEST_SUITE("step time") {
     config.train.act_ckpt = LayerCheckpointing::full;
     config.train.accumulate_grad_batches = 5;
     CHECK(estimated(config).time.link == 0);
-    config.parallel.offload = {"activations"};
+    config.parallel.offload = {OffloadedData::activations};
     const Estimated there = estimated(config);
     const int64_t hidden = 32;
     const double bytes = std::ceil(2 * 12 * hidden * 2 / 256.0) * 256;

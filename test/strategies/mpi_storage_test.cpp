@@ -190,14 +190,14 @@ TEST_SUITE("mpi storage") {
       if (row.lora) job.config.adapter.kind = AdapterKind::lora, job.config.adapter.r = 64;
       for (const Deal& deal : deals) {
         CAPTURE(deal.strategy);
-        const auto trained = [&](const std::vector<std::string>& offload, int64_t& host_bytes) {
+        const auto trained = [&](const std::vector<OffloadedData>& offload, int64_t& host_bytes) {
           job.config.parallel.offload = offload;
           TestRun run(job, deal, &mpi_world());
           host_bytes = run.arena().host_bytes();
           return run.train();
         };
         int64_t none = 0, host = 0;
-        const Outcome here = trained({}, none), there = trained({"optimizer"}, host);
+        const Outcome here = trained({}, none), there = trained({OffloadedData::optimizer}, host);
         CHECK(none == 0);
         CHECK(host > 0);
         CHECK(there.total_bytes <= here.total_bytes - host);
@@ -214,17 +214,18 @@ TEST_SUITE("mpi storage") {
     std::vector<Deal> deals = {{"ddp", "auto", 0, 1, 1}, {"ddp", "auto", 0, 2, 1}, {"fsdp", "always", 0, 2}};
     if (ranks == 1) deals.push_back({"single", "auto", 0, 2, 1});
     if (ranks % 2 == 0) deals.push_back({"fsdp", "always", 0, 1, ranks / 2});
+    using enum OffloadedData;
     struct Row {
       const char* model;
       Precision precision;
-      std::vector<std::string> offload;
+      std::vector<OffloadedData> offload;
       double clip;
       const char* quantize;                // with adapters
     };
-    for (const Row& row : {Row{"blip2_ordinary", Precision::bf16_true, {"parameters"}, 0, nullptr},
-                           {"blip2_untied", Precision::bf16_mixed, {"optimizer", "parameters"}, 0.5, nullptr},
-                           {"blip2_ordinary", Precision::bf16_true, {"parameters", "optimizer"}, 0, "none"},
-                           {"blip2_ordinary", Precision::bf16_mixed, {"parameters"}, 0, "nf4"}}) {
+    for (const Row& row : {Row{"blip2_ordinary", Precision::bf16_true, {parameters}, 0, nullptr},
+                           {"blip2_untied", Precision::bf16_mixed, {optimizer, parameters}, 0.5, nullptr},
+                           {"blip2_ordinary", Precision::bf16_true, {parameters, optimizer}, 0, "none"},
+                           {"blip2_ordinary", Precision::bf16_mixed, {parameters}, 0, "nf4"}}) {
       CAPTURE(row.model);
       CAPTURE(row.quantize);
       Job job = make_job(row.model, row.precision);
@@ -269,7 +270,7 @@ TEST_SUITE("mpi storage") {
           job.config.train.act_ckpt = choice_of<LayerCheckpointing>(act_ckpt);
           job.config.train.dropout = true;
           const Outcome here = train_together(job, deal);
-          job.config.parallel.offload = {"activations"};
+          job.config.parallel.offload = {OffloadedData::activations};
           TestRun run(job, deal, &mpi_world());
           const Outcome there = run.train();
           CHECK(run.arena().host_bytes() > 0);
