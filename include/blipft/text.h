@@ -101,7 +101,7 @@ struct TextSegment {
 
 /// How records become text, by config.data and the tokenizer; and what a dataset may read.
 struct TextSettings {
-  std::string prompt_style = "alpaca";      ///< see DataSection
+  ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;
   std::string chat_template;                ///< one of the names; empty: none is known
   bool mask_prompt = false;
   std::optional<bool> append_eos;           ///< nullopt: auto
