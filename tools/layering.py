@@ -55,7 +55,7 @@ TABLE = [
     # Never a model, a run file or a backend.
     [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
     # Never comm, a strategy, an optimizer or a backend; and loading no model.
-    [("models", "model model_class fp8_products", "memory io/ unit ops base"),
+    [("models", "model family fp8_products", "memory io/ unit ops base"),
      ("loading", "loading prompts", "datasets/ pictures/ text/ config optimizers io/ unit ops/ base")],
     [("datasets", "datasets", "pictures/ text/ config optimizers io/ unit ops base")],
     [("text", "text", "config optimizers io/ unit ops base"),
@@ -74,7 +74,7 @@ TABLE = [
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops linear_ops decode_ops head_norm relative_bias philox", "base")],
-    [("base", "choices doing error version", "")],
+    [("base", "choices doing error tokenizer_rules version", "")],
 ]
 
 # Files that lie in no room's folder.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "blipft/error.h"
+#include "blipft/family.h"
 #include "blipft/text.h"
 #include "io/json.h"
 
@@ -24,9 +25,9 @@ void set_dtype(ordered_json& object, const char* name) {
 
 // Says of the model and, where it is a part, of its language model that the head is not the embeddings.
 void untie(ordered_json& config) {
-  // Of a T5 the flag has another meaning, too (t5_config.h), and transformers goes by the file that has both.
   const auto untie_part = [](ordered_json& part) {
-    if (part.value("model_type", "") != "t5") part["tie_word_embeddings"] = false;
+    const FamilySpec* family = find_family(part.value("model_type", ""));
+    if (!family || !family->tie.flag_has_other_meaning) part["tie_word_embeddings"] = false;
   };
   untie_part(config);
   if (config.contains("text_config")) untie_part(config["text_config"]);
@@ -49,7 +50,7 @@ void complete_image_token(const std::string& source, int64_t vocabulary, SavedCo
   }
   int64_t id = 0;
   try {
-    id = image_token_of(*load_tokenizer(source));
+    id = image_token_of(*load_tokenizer(source, family_of(source).tokenizer));
   } catch (const UserError& error) {       // the weights are worth more than this key
     saved.notes.push_back(concat(place, "found none. transformers 5 needs it to generate: add it. The tokenizer cannot be read: ",
                                  error.what()));
@@ -72,7 +73,7 @@ void complete_processor(const std::string& source, SavedConfig& saved, const ord
   if (!processor.is_object() || !lacks(processor, "num_query_tokens")) return;
   const int64_t queries = lacks(config, "num_query_tokens") ? 32 : config["num_query_tokens"].get<int64_t>();
   if (lacks(processor, "processor_class"))
-    processor["processor_class"] = config.value("model_type", "") == "blip-2" ? "Blip2Processor" : "InstructBlipProcessor";
+    processor["processor_class"] = family_of(source).processor_class;
   processor["num_query_tokens"] = queries;
   saved.processor = processor.dump(2) + "\n";
   saved.notes.push_back(concat(file, exists ? ": num_query_tokens: found none" : ": not found", "; the saved model has one with ",
@@ -89,8 +90,7 @@ SavedConfig saved_config(const std::string& source, DType dtype, bool untied, in
   config["dtype"] = name;
   config["torch_dtype"] = name;
   if (untied) untie(config);
-  const std::string type = config.value("model_type", "");
-  if (type == "blip-2" || type == "instructblip") {
+  if (!family_of(source).processor_class.empty()) {
     complete_image_token(source, vocabulary, saved, config);
     complete_processor(source, saved, config);
   }

@@ -12,8 +12,8 @@
 #include <set>
 #include <vector>
 
+#include "blipft/family.h"
 #include "blipft/model.h"
-#include "blipft/model_class.h"
 #include "checkpoint/saved_config.h"
 #include "engine/settings.h"
 #include "io/json.h"
@@ -65,12 +65,12 @@ DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettin
   return stored ? stored->second.dtype : held;
 }
 
-// What the checkpoint has for parts of the model that are not ours (ModelClass::beside), to be saved as it is.
+// What the checkpoint has for parts of the model that are not ours (FamilySpec::kept_tensors), to be saved as it is.
 std::vector<const NamedTensor*> tensors_beside(const SaveSettings& settings, const SafetensorsReader* checkpoint,
                                                const std::string& source) {
   std::vector<const NamedTensor*> found;
   if (settings.what != SaveSettings::What::all || !checkpoint) return found;
-  const std::vector<std::string> begins = model_class(source).beside;
+  const std::vector<std::string> begins = family_of(source).kept_tensors;
   for (const NamedTensor& tensor : checkpoint->tensors())
     if (std::any_of(begins.begin(), begins.end(), [&](const std::string& begin) { return tensor.first.starts_with(begin); }))
       found.push_back(&tensor);
@@ -148,9 +148,8 @@ void Saver::write_config(const std::vector<CheckpointWriter::Entry>& entries, bo
   for (const Unit* unit : context_.units)
     for (const Parameter& parameter : unit->parameters())
       if (parameter.kind == ParameterKind::embedding) vocabulary = std::max(vocabulary, parameter.shape[0]);
-  const auto source = io::read_json_file<nlohmann::ordered_json>(job_.source + "/config.json");
   const SavedConfig saved = saved_config(job_.source, config_dtype(entries),
-                                         unties || (has_head(context_.units) && says_tied(source)), vocabulary);
+                                         unties || (has_head(context_.units, job_.source) && says_tied(job_.source)), vocabulary);
   std::vector<std::string> copied = copied_files(job_.source);
   if (!saved.processor.empty()) std::erase(copied, "processor_config.json");
   writer_->write_text("config.json", saved.config);

@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "blipft/error.h"
-#include "blipft/model_class.h"
+#include "blipft/family.h"
 #include "engine/settings.h"
 #include "engine/storage_policy.h"
 #include "weights/adapter_files.h"
@@ -54,7 +54,7 @@ std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& set
 void check_saved_parts(const Config& config) {
   const bool saves = config.output.save_model && config.adapter.kind == AdapterKind::none && config.output.save == SavedTensors::all;
   if (!saves || config.model.init == InitialWeights::pretrained) return;
-  const std::vector<std::string> beside = model_class(config.model.path).beside;
+  const std::vector<std::string>& beside = family_of(config.model.path).kept_tensors;
   BLIPFT_USER_CHECK(beside.empty(), place_of(config, "model.init"),
                     ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",
                     beside.front(), "...) and come from its weights; set model.init: pretrained, or output.save: trained");

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "blipft/error.h"
+#include "blipft/family.h"
 #include "blipft/pictures.h"
 #include "datasets/picture_table.h"
 #include "loading/step_order.h"
@@ -52,7 +53,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
                       inputs.picture_size, ", the image_size in config.json");
     data.pixel_statistics = processor.statistics;
   }
-  data.tokenizer = load_tokenizer(config.model.path);
+  data.tokenizer = load_tokenizer(config.model.path, family_of(config.model.path).tokenizer);
   check_text_inputs(config, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer), threads);

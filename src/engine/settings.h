@@ -31,7 +31,7 @@ ModelSettings model_settings(const Config& config);
 std::unique_ptr<Model> make_model(const Config& config);
 /// The same with other settings than the config's.
 std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& settings);
-/// Of a run: a saved model has the folder's other parts (ModelClass::beside) as they were, which random weights do not have. Throws
+/// Of a run: a saved model has the folder's other parts (FamilySpec::kept_tensors) as they were, which random weights do not have. Throws
 /// UserError.
 void check_saved_parts(const Config& config);
 

@@ -2,6 +2,7 @@
 #include "generate/generation_model.h"
 
 #include "blipft/error.h"
+#include "blipft/family.h"
 #include "engine/settings.h"
 #include "weights/adapter_files.h"
 
@@ -36,7 +37,7 @@ GenerationModel::GenerationModel(const Config& asked, bool planned)
   BLIPFT_USER_CHECK(!model->cache_widths().empty(), folder, ": ", model->description(), " generates no text");
   check_adapters(config(), model->units());
   if (!planned || has_tokenizer(folder)) {
-    tokenizer = load_tokenizer(folder);
+    tokenizer = load_tokenizer(folder, family_of(folder).tokenizer);
     instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);
   }
   settings = generate_settings(asked, folder, tokenizer.get(), inputs);

@@ -190,7 +190,7 @@ std::vector<int32_t> InstructionReader::ids(const std::string& text, const std::
 InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
                                           int64_t max_tokens) {
   if (!inputs) return {};
-  return {load_tokenizer(concat(model_directory, "/", inputs.tokenizer)), inputs.vocabulary,
+  return {load_tokenizer(concat(model_directory, "/", inputs.tokenizer), {}), inputs.vocabulary,
           std::min(max_tokens, inputs.max_tokens)};
 }
 

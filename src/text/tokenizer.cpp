@@ -288,8 +288,8 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions&
   return text + stream->finish();
 }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory) {
-  TokenizerSpec spec = read_tokenizer_files(model_directory);
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory, const TokenizerRules& rules) {
+  TokenizerSpec spec = read_tokenizer_files(model_directory, rules);
   if (spec.sentencepiece) return make_sentencepiece_tokenizer(std::move(spec));
   return std::make_unique<BpeTokenizer>(std::move(spec));
 }

@@ -287,24 +287,12 @@ std::string class_of(const Json& config, const Json& model, const std::string& o
   return text;
 }
 
-/// The class that AutoTokenizer takes for a model of this family if its files name none.
-std::string class_of_family(const std::string& family) {
-  if (family == "blip-2" || family == "opt") return "GPT2Tokenizer";
-  if (family == "qwen3") return "Qwen2Tokenizer";
-  if (family == "t5") return "T5Tokenizer";
-  if (family.starts_with("gemma")) return "GemmaTokenizer";
-  return "";
-}
-
-/// The class that AutoTokenizer takes for a tokenizer.json: `named` by the files, but some families have their own. "":
-/// the file as it is.
-std::string class_for_file(const std::string& named, const Json& model, const Json& fast) {
-  const Json& family = member(model, "model_type");
-  if (family == "qwen2") return "Qwen2Tokenizer";
-  if (family == "mistral" || family == "phi3" || family == "olmo2") return "";
+/// The class that AutoTokenizer uses for a tokenizer.json, with `named` by the files. "": the file as it is.
+std::string class_for_file(const std::string& named, const TokenizerRules& rules, const Json& fast) {
+  if (rules.overrides_files) return rules.tokenizer_class;
   // LLaMA 3's file under this name.
   if (named == "LlamaTokenizer" && has_part(fast, "ByteLevel")) return "";
-  return named.empty() && family.is_string() ? class_of_family(family.get<std::string>()) : named;
+  return named.empty() ? rules.tokenizer_class : named;
 }
 
 void add_bos_and_eos(const Json& config, TokenizerSpec& spec) {
@@ -319,7 +307,7 @@ int32_t find_pad_id(const SpecialTokens& tokens, const std::string& padding_toke
   return id ? *id : spec.eos_id.value_or(-1);
 }
 
-TokenizerSpec read_files(const fs::path& directory) {
+TokenizerSpec read_files(const fs::path& directory, const TokenizerRules& rules) {
   TokenizerSpec spec;
   spec.file = (directory / "tokenizer.json").string();
   Json config = read_json(directory / "tokenizer_config.json").value_or(Json::object());
@@ -327,7 +315,7 @@ TokenizerSpec read_files(const fs::path& directory) {
   const Json model = read_json(directory / "config.json").value_or(Json::object());
   std::string padding_token, tokenizer_class;
   if (fast) {
-    tokenizer_class = class_for_file(class_of(config, model, ""), model, *fast);
+    tokenizer_class = class_for_file(class_of(config, model, ""), rules, *fast);
     tokenizer_json::read(*fast, tokenizer_class, config, spec);
     // Then added_tokens_decoder, where there is one, is all that these classes hear of added tokens.
     if (is_built(tokenizer_class) && !member(config, "added_tokens_decoder").is_null()) clear_added(spec);
@@ -404,9 +392,9 @@ void add_token(TokenizerSpec& spec, AddedToken token) {
   }
 }
 
-TokenizerSpec read_tokenizer_files(const std::string& directory) {
+TokenizerSpec read_tokenizer_files(const std::string& directory, const TokenizerRules& rules) {
   try {
-    return read_files(directory);
+    return read_files(directory, rules);
   } catch (const Json::exception& error) {
     throw UserError(concat(directory, ": a tokenizer file has a value of an unexpected type (", brief(error.what(),
                                                                                                       200),

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "blipft/tokenizer_rules.h"
 #include "text/tokenizer_added.h"
 #include "text/tokenizer_bpe.h"
 #include "text/tokenizer_decode.h"
@@ -75,8 +76,8 @@ struct TokenizerSpec {
 /// added_tokens.json, with the meaning that AutoTokenizer of transformers 5 gives them (tokenizer.model: see
 /// SentencePieceSpec). A directory with OPT's vocab.json and merges.txt and none of the others is read as OPT's
 /// tokenizer.
-/// Throws UserError naming the file, what was found and what is supported.
-TokenizerSpec read_tokenizer_files(const std::string& directory);
+/// `rules` are the model family's. Throws UserError naming the file, what was found and what is supported.
+TokenizerSpec read_tokenizer_files(const std::string& directory, const TokenizerRules& rules);
 
 /// Ids are below this: the model's tables have a place for each.
 constexpr int32_t most_token_ids = 1 << 24;

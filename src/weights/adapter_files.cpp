@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "blipft/model_class.h"
+#include "blipft/family.h"
 #include "io/json.h"
 #include "io/paths.h"
 #include "weights/hub_cache.h"
@@ -136,12 +136,13 @@ std::string name_of_base(const std::string& folder) {
 std::string adapter_config(const Config& config, const Units& units) {
   const std::set<std::string> modules = adapted_modules(units);
   if (modules.empty()) return "";
-  const ModelClass base = model_class(config.model.path);
+  const FamilySpec& family = family_of(config.model.path);
+  const ModelClass& base = family.saved_as;
   std::set<std::string> targets;
   for (const std::string& module : modules) {
     const std::string end = module.substr(module.rfind('.') + 1);
     // An end would mean modules of the parts that are not ours, too.
-    targets.insert(base.beside.empty() && all_adapted(units, modules, end) ? end : module);
+    targets.insert(family.kept_tensors.empty() && all_adapted(units, modules, end) ? end : module);
   }
   const AdapterSection& adapter = config.adapter;
   const auto number = [](double value) {   // alpha is an integer in most files

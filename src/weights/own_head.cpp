@@ -2,28 +2,21 @@
 #include "weights/own_head.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "blipft/error.h"
+#include "blipft/family.h"
 #include "blipft/ops.h"
+#include "io/json.h"
 
 namespace blipft {
 
 namespace {
 
-struct Names {
-  const char *head, *embeddings;
-};
-constexpr Names kNames[] = {{"lm_head.weight", "model.embed_tokens.weight"},
-                            {"language_model.lm_head.weight", "language_model.model.decoder.embed_tokens.weight"},
-                            {"lm_head.weight", "shared.weight"},
-                            {"language_model.lm_head.weight", "language_model.shared.weight"}};
-
 bool is_float(const StoredTensor& tensor) {
   return tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
 }
 
-bool differ(const SafetensorsReader& reader, const Names& names) {
+bool differ(const SafetensorsReader& reader, const TieRule::Names& names) {
   const auto head = reader.tensors().find(names.head), table = reader.tensors().find(names.embeddings);
   if (head == reader.tensors().end() || table == reader.tensors().end()) return false;
   const bool comparable = is_float(head->second) && is_float(table->second) && head->second.shape == table->second.shape;
@@ -34,24 +27,21 @@ bool differ(const SafetensorsReader& reader, const Names& names) {
 
 }  // namespace
 
-// The defaults are those of the models' configuration classes: T5 and OPT, as language models of a BLIP-2 too, are tied.
-bool says_tied(const nlohmann::ordered_json& config) {
-  const auto flag = [](const nlohmann::ordered_json& object, const char* key, bool otherwise) {
-    const auto found = object.find(key);
-    return found == object.end() || !found->is_boolean() ? otherwise : found->get<bool>();
-  };
-  const char* const key = "tie_word_embeddings";
-  if (!config.is_object()) return false;
+bool says_tied(const std::string& model_directory) {
+  const auto config = io::read_json_file<nlohmann::ordered_json>(model_directory + "/config.json");
+  const bool by_default = family_of(model_directory).tie.by_default;
   const auto text = config.find("text_config");
-  if (text != config.end() && text->is_object()) return flag(*text, key, true);
-  return flag(config, key, flag(config, "is_encoder_decoder", false));
+  const auto& part = text != config.end() && text->is_object() ? *text : config;
+  const auto found = part.find("tie_word_embeddings");
+  return found == part.end() || !found->is_boolean() ? by_default : found->get<bool>();
 }
 
 bool has_own_head(const std::string& model_directory) {
   try {
-    if (!says_tied(io::read_json_file<nlohmann::ordered_json>(model_directory + "/config.json"))) return false;
+    if (!says_tied(model_directory)) return false;
     const SafetensorsReader reader(model_directory);
-    return std::any_of(std::begin(kNames), std::end(kNames), [&](const Names& names) { return differ(reader, names); });
+    const std::vector<TieRule::Names>& weights = family_of(model_directory).tie.weights;
+    return std::any_of(weights.begin(), weights.end(), [&](const TieRule::Names& names) { return differ(reader, names); });
   } catch (const UserError&) {
     return false;
   }
@@ -62,10 +52,11 @@ ModelSettings with_own_head(ModelSettings settings, const Config& config) {
   return settings;
 }
 
-bool has_head(const Units& units) {
+bool has_head(const Units& units, const std::string& model_directory) {
+  const std::vector<TieRule::Names>& weights = family_of(model_directory).tie.weights;
   for (const Unit* unit : units)
     for (const Parameter& parameter : unit->parameters())
-      for (const Names& names : kNames)
+      for (const TieRule::Names& names : weights)
         if (parameter.name == names.head) return true;
   return false;
 }

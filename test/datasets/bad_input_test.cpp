@@ -172,7 +172,7 @@ TEST_SUITE("data") {
     CHECK(contains(message_of([&] { open_dataset(records, DatasetFormat::json); }), records + ": is not a regular file"));
     for (const char* name : {"tokenizer.json", "vocab.json", "tokenizer.model"}) {
       const std::string file = pipe(std::string(name) + "_/" + name), folder = fs::path(file).parent_path().string();
-      CHECK(contains(message_of([&] { (void)load_tokenizer(folder); }), file + ": is not a regular file"));
+      CHECK(contains(message_of([&] { (void)load_tokenizer(folder, {}); }), file + ": is not a regular file"));
     }
     const std::string processor = pipe("p/preprocessor_config.json");
     CHECK(contains(message_of([&] { (void)ImageProcessor::from_directory(directory / "p"); }), processor + ": is not"));
@@ -201,9 +201,9 @@ TEST_SUITE("data") {
       refused(message_of([&] { (void)ImageProcessor::from_directory(directory / "p"); }), "preprocessor_config.json: ");
     }
     directory.write("t/tokenizer.json", "{\"model\":{\"vocab\":" + deep + "}}");
-    refused(message_of([&] { (void)load_tokenizer(directory / "t"); }), "tokenizer.json: ");
+    refused(message_of([&] { (void)load_tokenizer(directory / "t", {}); }), "tokenizer.json: ");
     directory.write("t/tokenizer.json", "{\"normalizer\":" + deep + "}");
-    refused(message_of([&] { (void)load_tokenizer(directory / "t"); }), "tokenizer.json: ");
+    refused(message_of([&] { (void)load_tokenizer(directory / "t", {}); }), "tokenizer.json: ");
     const std::string shard = directory.write(
         "s.tar", tar_header("a.jpg", 0) + tar_header("a.json", deep.size()) + deep + std::string(4096, '\0'));
     fs::resize_file(shard, (fs::file_size(shard) / 512) * 512);
@@ -252,19 +252,19 @@ TEST_SUITE("data") {
       const TemporaryDirectory directory;
       directory.write("tokenizer.json", std::string("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":") + value +
                                             "},\"merges\":[]}}");
-      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string()); }), "token \"b\" has the id "));
+      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string(), {}); }), "token \"b\" has the id "));
       const std::string model = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},";
       directory.write("tokenizer.json", model + "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
                       "\"SpecialToken\":{\"id\":\"a\"}},{\"Sequence\":{}}],\"special_tokens\":{\"a\":{\"ids\":[" +
                       value + "]}}}}");
-      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string()); }),
+      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string(), {}); }),
                      "tokenizer.json: post_processor.special_tokens: \"a\" has the id "));
       directory.write("tokenizer.json", model + "\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\"," +
                                             value + "],\"sep\":[\"a\",0]}}");
-      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string()); }),
+      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string(), {}); }),
                      ": post_processor.cls has the"));
       directory.write("tokenizer.json", model + "\"added_tokens\":[{\"content\":\"<x>\",\"id\":" + value + "}]}");
-      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string()); }),
+      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string(), {}); }),
                      ": added_tokens: \"<x>\" has"));
     }
     const TemporaryDirectory directory;
@@ -272,7 +272,7 @@ TEST_SUITE("data") {
     for (const char* key : {"x", "-1", "99999999999999999999", "1 "}) {
       directory.write("tokenizer_config.json",
                       std::string("{\"added_tokens_decoder\":{\"") + key + "\":{\"content\":\"<x>\"}}}");
-      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string()); }),
+      CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string(), {}); }),
                      "tokenizer_config.json: added_tokens_decoder: a token has the id "));
     }
   }
@@ -292,14 +292,14 @@ TEST_SUITE("data") {
     const std::string model = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},";
     const TemporaryDirectory directory;
     directory.write("tokenizer.json", model + "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\"}}");
-    CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string()); }),
+    CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string(), {}); }),
                    "tokenizer.json: pre_tokenizer.replacement is empty"));
     std::string doubled;
     for (int i = 0; i < 60; ++i)
       doubled += std::string(i ? "," : "") + "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}";
     directory.write("tokenizer.json",
                     model + "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" + doubled + "]}}");
-    CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string())->encode("a"); }),
+    CHECK(contains(message_of([&] { (void)load_tokenizer(directory.path.string(), {})->encode("a"); }),
                    "tokenizer.json: its normalizer"));
   }
 }

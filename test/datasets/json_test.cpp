@@ -44,7 +44,7 @@ std::string shared_path(const std::string& name) {
 /// A golden tokenizer or one of the shared data; null (and a visible line) where that is absent.
 std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::string& test) {
   for (const std::string& directory : {"test/golden/tokenizer/" + name, shared_path("tokenizers/" + name)})
-    if (fs::exists(directory)) return load_tokenizer(directory);
+    if (fs::exists(directory)) return load_tokenizer(directory, {});
   std::cout << "SKIPPED: " << name << " " << test << " (not in the shared data; set BLIPFT_SHARED)" << std::endl;
   return nullptr;
 }
@@ -235,7 +235,7 @@ TEST_SUITE("json data") {
     const Json golden = read_json("test/golden/text/chat.json")["published"];
     CHECK(golden.size() == 4);
     const TemporaryDirectory directory;
-    const auto tokenizer = load_tokenizer("test/golden/tokenizer/byte_fallback");
+    const auto tokenizer = load_tokenizer("test/golden/tokenizer/byte_fallback", {});
     Config config;
     config.model.path = directory.path.string();
     const auto found = [&] { return text_settings(config, *tokenizer).chat_template; };
@@ -274,7 +274,7 @@ TEST_SUITE("json data") {
     fs::copy(shared_path("tokenizers/llama/tokenizer.model"), directory / "tokenizer.model");
     for (const char* legacy : {"true", "false"}) {
       directory.write("tokenizer_config.json", std::string("{\"legacy\": ") + legacy + "}");
-      const auto model = load_tokenizer(directory.path.string());
+      const auto model = load_tokenizer(directory.path.string(), {});
       int64_t compared = 0;
       const Json golden = read_json("test/golden/text/chat.json");
       for (const Json& messages : golden["conversations"]) {

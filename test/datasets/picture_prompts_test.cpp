@@ -163,8 +163,8 @@ TEST_SUITE("picture prompts") {
       const Dataset::Sample sample = folder.open(settings)->read(1);
       return tokenizer.decode(tokenize_answers(sample, tokenizer, 99, 1000).texts.at(0).ids);
     };
-    const auto bytes = load_tokenizer("test/golden/tokenizer/vocab_merges");
-    const auto pieces = load_tokenizer("test/golden/tokenizer/sentencepiece_legacy");
+    const auto bytes = load_tokenizer("test/golden/tokenizer/vocab_merges", {});
+    const auto pieces = load_tokenizer("test/golden/tokenizer/sentencepiece_legacy", {});
     CHECK(text("{} A:", *bytes) == "how many? A: 2");
     CHECK(text("{} A:\n", *bytes) == "how many? A:\n2");
     CHECK(text("{} A:", *pieces) == "how many? A: 2");

@@ -37,7 +37,7 @@ BLIPFT_FUZZ_TARGET(tokenizer) {
     else folder.remove(file);
   }
   testing::refuses_or_takes([&] {
-    const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(folder.path());
+    const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(folder.path(), {});
     Config config;
     config.model.path = folder.path();
     (void)text_settings(config, *tokenizer);

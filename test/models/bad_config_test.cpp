@@ -4,8 +4,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "models/families/families.h"
 #include "models/families/picture/blip2_config.h"
-#include "models/families/text/llama_config.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 
@@ -20,7 +20,7 @@ namespace {
 std::string llama(const std::string& text) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("config.json", text);
-  const std::string message = message_of([&] { (void)LlamaConfig::read(file); });
+  const std::string message = message_of([&] { (void)read_decoder_config(file); });
   return message.substr(message.starts_with(file) ? file.size() : 0);
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/families/text/llama_config.h"
+#include "models/families/families.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 
@@ -14,12 +14,13 @@ using nlohmann::json;
 
 namespace {
 
-LlamaConfig read(const json& config) {
+DecoderConfig read(json config) {
+  if (config.is_object() && !config.contains("model_type")) config["model_type"] = "llama";
   const TemporaryDirectory directory;
-  return LlamaConfig::read(directory.write("config.json", config.dump()));
+  return read_decoder_config(directory.write("config.json", config.dump()));
 }
 
-LlamaConfig read(const char* type, json changes = json::object()) {
+DecoderConfig read(const char* type, json changes = json::object()) {
   changes["model_type"] = type;
   return read(changes);
 }
@@ -32,15 +33,15 @@ void check_refused(const json& config, const std::vector<std::string>& parts) {
     CHECK_MESSAGE(message.find(part) != std::string::npos, "found \"", message, "\", expected \"", part, "\" in it");
 }
 
-int64_t window(const LlamaConfig& config, size_t layer = 0) { return config.kinds.at(layer).window; }
+int64_t window(const DecoderConfig& config, size_t layer = 0) { return config.kinds.at(layer).window; }
 
-double wavelength(const LlamaConfig& config, size_t i) { return 2 * M_PI / double(config.rotary.frequencies[i]); }
+double wavelength(const DecoderConfig& config, size_t i) { return 2 * M_PI / double(config.rotary.frequencies[i]); }
 
 }  // namespace
 
 TEST_SUITE("llama config") {
   TEST_CASE("absent keys have transformers' defaults") {
-    const LlamaConfig llama = read("llama");
+    const DecoderConfig llama = read("llama");
     CHECK(llama.vocabulary == 32000);
     CHECK(llama.hidden == 4096);
     CHECK(llama.inner == 11008);
@@ -57,12 +58,12 @@ TEST_SUITE("llama config") {
     CHECK(llama.padding_id == -1);
     CHECK(llama.rotary.frequencies[0] == 1);
     CHECK(llama.rotary.frequencies[32] == doctest::Approx(0.01).epsilon(1e-6));
-    const LlamaConfig mistral = read("mistral");
+    const DecoderConfig mistral = read("mistral");
     CHECK(mistral.inner == 14336);
     CHECK(mistral.kv_heads == 8);
     CHECK(mistral.max_text_tokens == 131072);
     CHECK(window(mistral) == 4096);
-    const LlamaConfig qwen2 = read("qwen2");
+    const DecoderConfig qwen2 = read("qwen2");
     CHECK(qwen2.vocabulary == 151936);
     CHECK(qwen2.inner == 22016);
     CHECK(qwen2.kv_heads == 32);
@@ -83,9 +84,9 @@ TEST_SUITE("llama config") {
 
   TEST_CASE("biases are llama's choice alone") {
     const json biases = {{"attention_bias", true}, {"mlp_bias", true}};
-    const LlamaConfig llama = read("llama", biases);
+    const DecoderConfig llama = read("llama", biases);
     CHECK((llama.qkv_bias && llama.output_bias && llama.mlp_bias));
-    const LlamaConfig mistral = read("mistral", biases);
+    const DecoderConfig mistral = read("mistral", biases);
     CHECK_FALSE((mistral.qkv_bias || mistral.output_bias || mistral.mlp_bias));
   }
 
@@ -132,19 +133,19 @@ TEST_SUITE("llama config") {
 
   // Values of transformers 5.23: AutoModel.from_config(config).rotary_emb.inv_freq.
   TEST_CASE("rotary frequencies, by the keys of every age") {
-    const LlamaConfig plain = read("llama", {{"rope_theta", 500000.0}});
+    const DecoderConfig plain = read("llama", {{"rope_theta", 500000.0}});
     CHECK(plain.rotary.frequencies[1] == doctest::Approx(0.81461723).epsilon(1e-7));
     CHECK(read("llama", {{"rope_parameters", {{"rope_theta", 500000.0},
         {"rope_type", "default"}}}}).rotary.frequencies ==
           plain.rotary.frequencies);
     CHECK(read("llama", {{"rope_theta", 500000.0}, {"rope_parameters", nullptr}, {"rope_scaling", nullptr}})
               .rotary.frequencies == plain.rotary.frequencies);
-    const LlamaConfig half =
+    const DecoderConfig half =
         read("llama", {{"rope_theta", 500000.0}, {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}});
     for (size_t i = 0; i < 64; ++i) CHECK(half.rotary.frequencies[i] == plain.rotary.frequencies[i] / 2);
     const json scaling = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
                           {"original_max_position_embeddings", 8192}, {"rope_type", "llama3"}};
-    const LlamaConfig llama3 = read("llama", {{"rope_theta", 500000.0}, {"rope_scaling", scaling}});
+    const DecoderConfig llama3 = read("llama", {{"rope_theta", 500000.0}, {"rope_scaling", scaling}});
     int64_t kept = 0, stretched = 0, between = 0;
     for (size_t i = 0; i < 64; ++i) {
       const double ratio = double(plain.rotary.frequencies[i]) / double(llama3.rotary.frequencies[i]),
@@ -202,6 +203,6 @@ TEST_SUITE("llama config") {
     check_refused(json::array(), {"object"});
     const TemporaryDirectory directory;
     const std::string broken = directory.write("config.json", "{\"model_type\": ");
-    CHECK(message_of([&] { LlamaConfig::read(broken); }).find("not valid JSON") != std::string::npos);
+    CHECK(message_of([&] { read_decoder_config(broken); }).find("not valid JSON") != std::string::npos);
   }
 }

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/families/text/gemma_config.h"
-#include "models/families/text/llama_config.h"
+#include "models/families/families.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 
@@ -20,9 +19,7 @@ using Turns = DecoderConfig::LayerKind::Turns;
 DecoderConfig read(const char* type, json changes = json::object()) {
   changes["model_type"] = type;
   const TemporaryDirectory directory;
-  const std::string file = directory.write("config.json", changes.dump());
-  if (std::string(type).starts_with("gemma")) return GemmaConfig::read(file);
-  return LlamaConfig::read(file);
+  return read_decoder_config(directory.write("config.json", changes.dump()));
 }
 
 // `config` is refused with a message that names the file and has each of `parts`.

@@ -44,7 +44,7 @@ std::unique_ptr<Tokenizer> changed_tokenizer(const Json& spec, const testing::Te
   }
   if (!spec["tokenizer_config"].empty())
     std::ofstream(directory.path / "tokenizer_config.json") << spec["tokenizer_config"].dump();
-  return load_tokenizer(directory.path.string());
+  return load_tokenizer(directory.path.string(), {});
 }
 
 /// The pieces of a stream; each is whole characters.
@@ -93,7 +93,7 @@ class Draws {
 std::unique_ptr<Tokenizer> shared_tokenizer(const std::string& name) {
   const char* root = std::getenv("BLIPFT_SHARED");
   const std::string directory = std::string(root != nullptr ? root : "../shared") + "/data/tokenizers/" + name;
-  if (fs::exists(directory)) return load_tokenizer(directory);
+  if (fs::exists(directory)) return load_tokenizer(directory, {});
   std::cout << "SKIPPED: decoding with " << name << " (no " << directory << "; set BLIPFT_SHARED)" << std::endl;
   return nullptr;
 }
@@ -150,7 +150,7 @@ TEST_SUITE("decode") {
   }
 
   TEST_CASE("a stream gives characters when they are whole, and what is none in the end") {
-    const auto bytes = load_tokenizer(golden + "vocab_merges");
+    const auto bytes = load_tokenizer(golden + "vocab_merges", {});
     const auto stream = bytes->text_stream();
     const Ids ids = bytes->encode_plain("a\U00010348b");
     REQUIRE(ids.size() == 6);
@@ -162,7 +162,7 @@ TEST_SUITE("decode") {
     CHECK(stream->push(ids[1]).empty());
     CHECK(stream->finish() == "\xEF\xBF\xBD");
     // Tokens of single bytes: <0xC3> is id 3 + 0xC3 here.
-    const auto fallback = load_tokenizer(golden + "llama_class");
+    const auto fallback = load_tokenizer(golden + "llama_class", {});
     const auto early = fallback->text_stream(), late = fallback->text_stream({.whole_bytes = true});
     const int32_t first = 3 + 0xC3, second = 3 + 0xA9;
     CHECK(early->push(first).empty());

@@ -10,7 +10,10 @@
 #include <thread>
 
 #include "blipft/error.h"
+#include "blipft/family.h"
 #include "blipft/text.h"
+#include "text/tokenizer_split.h"
+#include "text/unicode.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 #include "text/tokenizer_split.h"
@@ -40,7 +43,7 @@ std::string shared_path(const std::string& name) {
 /// A tokenizer of the shared data, or null (and a visible line) where that is absent.
 std::unique_ptr<Tokenizer> shared_tokenizer(const std::string& name, const std::string& test) {
   const std::string directory = shared_path("tokenizers/" + name);
-  if (fs::exists(directory)) return load_tokenizer(directory);
+  if (fs::exists(directory)) return load_tokenizer(directory, {});
   std::cout << "SKIPPED: " << name << " " << test << " (no " << directory << "; set BLIPFT_SHARED)" << std::endl;
   return nullptr;
 }
@@ -112,7 +115,7 @@ class Directory {
 
 /// The message of the UserError that loading gives; empty where it gives none.
 std::string load_error(const Directory& directory) {
-  return testing::message_of([&] { load_tokenizer(directory.string()); });
+  return testing::message_of([&] { load_tokenizer(directory.string(), {}); });
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -167,7 +170,7 @@ TEST_SUITE("tokenizer") {
           vocab += '\n';
         }
     write_text(directory / "vocab.txt", vocab);
-    const auto tokenizer = load_tokenizer(directory.string());
+    const auto tokenizer = load_tokenizer(directory.string(), {});
     const auto check = [&](const Json& sums, int64_t texts, const auto& next_text) {
       CHECK(sums.size() > 100);
       for (size_t i = 0; i < sums.size(); ++i) {
@@ -198,7 +201,7 @@ TEST_SUITE("tokenizer") {
     for (const char* form : {"vocab_merges", "fast_strings", "fast_pairs", "byte_fallback", "llama_class", "llama3",
                              "qwen2", "tekken", "gemma", "o200k", "digits", "t5", "bert", "bert_json", "bert_plain",
                              "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
-      check_cases(*load_tokenizer(golden + form), std::string(form) + "/cases.json");
+      check_cases(*load_tokenizer(golden + form, {}), std::string(form) + "/cases.json");
   }
 
   TEST_CASE("a model's family may know better than tokenizer.json and the class that files name") {
@@ -216,7 +219,9 @@ TEST_SUITE("tokenizer") {
         write_text(directory / "tokenizer_config.json", json["tokenizer_config"].dump());
       if (json.contains("tokenizer_json"))
         directory.change("tokenizer.json", [&](Json& tokenizer) { tokenizer.update(json["tokenizer_json"]); });
-      check_cases(*load_tokenizer(directory.string()), file);
+      const FamilySpec* family = find_family(json["model_type"]);
+      REQUIRE(family);
+      check_cases(*load_tokenizer(directory.string(), family->tokenizer), file);
     }
   }
 
@@ -253,7 +258,7 @@ TEST_SUITE("tokenizer") {
     if (!json) return;
     const Directory directory;
     fs::copy(shared_path("tokenizers/llama/tokenizer.model"), directory / "tokenizer.model");
-    const auto model = load_tokenizer(directory.string());
+    const auto model = load_tokenizer(directory.string(), {});
     CHECK(model->bos_id() == 1);
     CHECK(model->eos_id() == 2);
     CHECK(model->vocab_size() == 32000);
@@ -300,7 +305,7 @@ TEST_SUITE("tokenizer") {
   TEST_CASE("a text to fill has one place, and is no conversation") {
     const Directory directory("llama_class");
     directory.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "CodeLlamaTokenizer"; });
-    const auto tokenizer = load_tokenizer(directory.string());
+    const auto tokenizer = load_tokenizer(directory.string(), {});
     CHECK(has(testing::message_of([&] { tokenizer->encode("a<FILL_ME>b<FILL_ME>"); }), "<FILL_ME> more than once"));
     TextPlaces places;
     places.bytes = {0};
@@ -326,11 +331,11 @@ TEST_SUITE("tokenizer") {
   }
 
   TEST_CASE("many threads share one tokenizer") {
-    const auto tokenizer = load_tokenizer(golden + "vocab_merges");
+    const auto tokenizer = load_tokenizer(golden + "vocab_merges", {});
     const auto text = [](int64_t i) {
       return "the word" + std::to_string(i % 97) + " jumps over " + std::to_string(i);
     };
-    const auto other = load_tokenizer(golden + "vocab_merges");
+    const auto other = load_tokenizer(golden + "vocab_merges", {});
     std::vector<std::vector<int32_t>> expected;
     for (int64_t i = 0; i < 5; ++i) expected.push_back(other->encode(text(i)));
     std::array<int64_t, 4> wrong{};
@@ -347,11 +352,11 @@ TEST_SUITE("tokenizer") {
   }
 
   TEST_CASE("a word of 200,000 letters takes no quadratic time") {
-    const auto tokenizer = load_tokenizer(golden + "vocab_merges");
+    const auto tokenizer = load_tokenizer(golden + "vocab_merges", {});
     std::string word;
     for (int64_t i = 0; i < 200000; ++i) word.push_back(static_cast<char>('a' + i * i % 23));
     CHECK(tokenizer->encode(word).size() > 60000);
-    const auto characters = load_tokenizer(golden + "byte_fallback");
+    const auto characters = load_tokenizer(golden + "byte_fallback", {});
     CHECK(characters->encode(word).size() > 60000);
     CHECK(characters->encode(std::string(200000, ' ')).size() > 50000);
   }
@@ -361,7 +366,7 @@ TEST_SUITE("tokenizer") {
     for (const char* name : {"special_tokens_map.json", "added_tokens.json"}) fs::remove(directory / name);
     write_text(directory / "tokenizer_config.json",
                R"({"pad_token": "<pad>", "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true})");
-    const auto tokenizer = load_tokenizer(directory.string());
+    const auto tokenizer = load_tokenizer(directory.string(), {});
     // transformers gives an unnamed bos_token the next free id.
     const auto next = static_cast<int32_t>(read_json(directory / "vocab.json").size());
     CHECK(tokenizer->vocab_size() == next + 1);
@@ -375,7 +380,7 @@ TEST_SUITE("tokenizer") {
     // Every character of texts that the tokenizers take apart in different ways; ids may hold more than one character.
     for (const char* form : {"byte_fallback", "llama_class", "llama3", "qwen2", "sentencepiece_legacy",
                              "sentencepiece_new", "sentencepiece_no_prefix"}) {
-      const auto tokenizer = load_tokenizer(golden + form);
+      const auto tokenizer = load_tokenizer(golden + form, {});
       for (const std::string text : {"the word, another word", " a photo  of a</s>\u4e2d\u6587 cat\n", "<s>red",
                                      "x\U0001f600<|im_end|>\n\nthe quick", "e\u0301 cafe\u0301\u0301 A\u030a\u4e2d e"}) {
         TextPlaces places;
@@ -417,7 +422,7 @@ TEST_SUITE("tokenizer") {
     };
     for (const char* form : {"byte_fallback", "llama_class", "llama3", "qwen2", "sentencepiece_legacy", "sentencepiece_new"}) {
       CAPTURE(form);
-      const auto tokenizer = load_tokenizer(golden + form);
+      const auto tokenizer = load_tokenizer(golden + form, {});
       const double few = processor_seconds(*tokenizer, 1000), many = processor_seconds(*tokenizer, 8000);
       CHECK(many < 24 * few + 0.05);         // 8 times as much; 64 times, if each place began anew
     }
@@ -492,18 +497,18 @@ TEST_SUITE("tokenizer") {
 
   TEST_CASE("the padding token comes from the files, then from <pad>, then from the end token, else there is none") {
     const Directory directory("fast_pairs");
-    CHECK(load_tokenizer(directory.string())->pad_id() == 1);
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 1);
     write_text(directory / "tokenizer_config.json", "{\"pad_token\": {\"content\": \"</s>\"}}");
     fs::remove(directory / "special_tokens_map.json");
-    CHECK(load_tokenizer(directory.string())->pad_id() == 2);
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 2);
     fs::remove(directory / "tokenizer_config.json");
-    CHECK(load_tokenizer(directory.string())->pad_id() == 1);
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 1);
     directory.change("tokenizer.json", [](Json& json) {
       json["model"]["vocab"].erase("<pad>");
       json["added_tokens"].erase(1);
     });
-    CHECK(load_tokenizer(directory.string())->pad_id() == -1);
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == -1);
     write_text(directory / "tokenizer_config.json", "{\"eos_token\": \"</s>\"}");
-    CHECK(load_tokenizer(directory.string())->pad_id() == 2);
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 2);
   }
 }

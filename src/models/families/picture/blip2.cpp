@@ -1,12 +1,21 @@
 // BLIP-2 (Li et al. 2023): a Q-Former's queries that read the picture alone, before OPT or T5.
-#include "models/families/picture/blip2.h"
-
+#include "models/families/families.h"
 #include "models/families/picture/blip2_config.h"
 
 namespace blipft {
 
-std::unique_ptr<Model> make_blip2(const std::string& config_file, const ModelSettings& settings) {
-  return make_blip_model(read_blip2(config_file), config_file, settings);
+Family families::blip2() {
+  const auto make = [](const std::string& config_file, const ModelSettings& settings) {
+    return make_blip_model(read_blip2(config_file), config_file, settings);
+  };
+  return {.spec = {.model_type = "blip-2",
+                   .saved_as = {"Blip2ForConditionalGeneration", "transformers.models.blip_2.modeling_blip_2"},
+                   .tokenizer = {"GPT2Tokenizer"},
+                   .tie = {.weights = {{"language_model.lm_head.weight", "language_model.model.decoder.embed_tokens.weight"},
+                                       {"language_model.lm_head.weight", "language_model.shared.weight"}},
+                           .by_default = true},
+                   .processor_class = "Blip2Processor"},
+          .make = make};
 }
 
 }  // namespace blipft

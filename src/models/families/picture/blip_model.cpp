@@ -28,7 +28,7 @@ std::unique_ptr<Language> make_language(const OptShape& shape, const LanguagePla
   return std::make_unique<LanguageModel>(
       make_opt(shape, {place.root, place.units, place.dropout_site, place.prefix_rows}, settings, add, lora));
 }
-std::unique_ptr<Language> make_language(const LlamaConfig& config, const LanguagePlace& place, const ModelSettings& settings,
+std::unique_ptr<Language> make_language(const DecoderConfig& config, const LanguagePlace& place, const ModelSettings& settings,
                                         const AddUnit& add, LoraBuilder& lora) {
   return std::make_unique<LanguageModel>(
       make_decoder_language(config,
@@ -46,7 +46,7 @@ ModelInputs text_inputs(const OptShape& shape, int64_t queries) {
   return {.prefix_rows = queries, .max_text_tokens = shape.positions - queries, .vocabulary = shape.vocabulary,
           .key_lengths = true};
 }
-ModelInputs text_inputs(const LlamaConfig& config, int64_t queries) {
+ModelInputs text_inputs(const DecoderConfig& config, int64_t queries) {
   return {.prefix_rows = queries, .max_text_tokens = config.max_text_tokens - queries, .vocabulary = config.vocabulary,
           .positions = true, .key_lengths = true};
 }
@@ -56,7 +56,7 @@ ModelInputs text_inputs(const T5Config& config, int64_t queries) {
 }
 
 std::string name_of(const OptShape&) { return "OPT"; }
-std::string name_of(const LlamaConfig& config) { return config.model_type; }
+std::string name_of(const DecoderConfig& config) { return config.model_type; }
 std::string name_of(const T5Config&) { return "T5"; }
 
 class BlipModel : public Model {

@@ -10,7 +10,7 @@
 
 #include "models/families/picture/qformer.h"
 #include "models/families/picture/vit.h"
-#include "models/families/text/llama_config.h"
+#include "models/families/decoder/decoder.h"
 #include "models/families/text/opt.h"
 #include "models/families/text/t5_config.h"
 
@@ -21,7 +21,7 @@ struct BlipConfig {
   std::string family;                      ///< for people
   VitShape vision;
   QFormerShape qformer;                    ///< where it reads instructions, so do they
-  std::variant<OptShape, LlamaConfig, T5Config> language;
+  std::variant<OptShape, DecoderConfig, T5Config> language;
 };
 
 /// `config_file`: where it was read, for messages.

@@ -1,12 +1,20 @@
 // InstructBLIP (Dai et al. 2023): BLIP-2 whose Q-Former reads the instruction, too, before a Vicuna (LLaMA) or T5.
-#include "models/families/picture/instructblip.h"
-
+#include "models/families/families.h"
 #include "models/families/picture/instructblip_config.h"
 
 namespace blipft {
 
-std::unique_ptr<Model> make_instructblip(const std::string& config_file, const ModelSettings& settings) {
-  return make_blip_model(read_instructblip(config_file), config_file, settings);
+Family families::instructblip() {
+  const auto make = [](const std::string& config_file, const ModelSettings& settings) {
+    return make_blip_model(read_instructblip(config_file), config_file, settings);
+  };
+  return {.spec = {.model_type = "instructblip",
+                   .saved_as = {"InstructBlipForConditionalGeneration", "transformers.models.instructblip.modeling_instructblip"},
+                   .tie = {.weights = {{"language_model.lm_head.weight", "language_model.model.embed_tokens.weight"},
+                                       {"language_model.lm_head.weight", "language_model.shared.weight"}},
+                           .by_default = true},
+                   .processor_class = "InstructBlipProcessor"},
+          .make = make};
 }
 
 }  // namespace blipft

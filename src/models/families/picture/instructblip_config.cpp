@@ -3,6 +3,7 @@
 
 #include "io/json_fields.h"
 #include "models/families/picture/blip2_config.h"
+#include "models/families/text/llama.h"
 
 namespace blipft {
 
@@ -18,8 +19,8 @@ InstructionShape read_instruction(const JsonFields& fields) {
   return shape;
 }
 
-LlamaConfig read_text(const JsonFields& fields, int64_t queries) {
-  LlamaConfig config = LlamaConfig::read(fields);
+DecoderConfig read_text(const JsonFields& fields, int64_t queries) {
+  DecoderConfig config = read_llama(fields);
   BLIPFT_USER_CHECK(config.max_text_tokens > queries + 1, fields.file(), ": ", fields.prefix(),
                     "max_position_embeddings: found ", config.max_text_tokens, ", expected more than num_query_tokens, ", queries,
                     ", and one");

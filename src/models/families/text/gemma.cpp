@@ -1,18 +1,138 @@
 // Gemma 2 (Gemma Team 2024) and the texts' part of Gemma 3 (2025): norms before and after each branch, soft caps or
 // norms of queries and keys, most layers within a window, embeddings that are scaled. Of a Gemma 3 that sees pictures too (4B and
 // up) the texts' part is trained and generates; the rest of its folder stays as it is.
-#include "models/families/text/gemma.h"
+#include <cmath>
+#include <utility>
 
-#include "models/families/text/gemma_config.h"
+#include "models/families/decoder/decoder_config.h"
+#include "models/families/decoder/rotary_config.h"
+#include "models/families/families.h"
 
 namespace blipft {
 
-std::unique_ptr<Model> make_gemma(const std::string& config_file, const ModelSettings& settings) {
-  const GemmaConfig config = GemmaConfig::read(config_file);
-  if (!config.within) return make_decoder(config, config_file, settings);
+namespace {
+
+using LayerKind = DecoderConfig::LayerKind;
+
+constexpr float kMostCap = 1e6f;
+
+constexpr DecoderDefaults kGemma2{256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6f, true, 0};
+constexpr DecoderDefaults kGemma3{262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6f, true, 0};
+
+/// A soft cap; null: none.
+float read_cap(const JsonFields& fields, const char* key, float absent) {
+  if (fields.is_null(key) || (!fields.has(key) && absent == 0)) return 0;
+  const float cap = fields.get<float>(key, absent);
+  BLIPFT_USER_CHECK(cap > 0 && cap <= kMostCap, fields.file(), ": ", fields.prefix(), key, ": found ", cap,
+                    ", expected a positive number, at most ", kMostCap, ", or null");
+  return cap;
+}
+
+void read_windows(const JsonFields& fields, int64_t pattern, DecoderConfig& config) {
+  const int64_t window = read_window(fields, 4096);
+  const std::vector<bool> sliding =
+      read_sliding(fields, config.layers, [&](int64_t i) { return (i + 1) % pattern != 0; });
+  set_windows(config, window, sliding);
+}
+
+/// Gemma 3 has two of them: layers with a window turn faster. An old file's scaling is of the others alone.
+void read_both_rotaries(const JsonFields& fields, DecoderConfig& config) {
+  const JsonFields nested = fields.section("rope_parameters");
+  for (const char* key : {"rope_type", "rope_theta", "factor"})
+    BLIPFT_USER_CHECK(!nested.has(key), fields.file(), ": ", nested.prefix(), key, ": found ",
+                      "one description for all layers, expected one under full_attention and one under ",
+                      "sliding_attention");
+  const bool old = fields.has("rope_scaling") && !fields.section("rope_scaling").empty();
+  const JsonFields full = old ? fields.section("rope_scaling") : nested.section("full_attention");
+  const JsonFields local = nested.section("sliding_attention");
+  RotarySource source{.fields = fields, .rope = full, .base = 1e6, .head_size = config.head_size,
+                      .positions = config.max_text_tokens};
+  config.rotary = read_rotary(source, config.max_text_tokens);
+  const float base = fields.get<float>("rope_local_base_freq", 10000.0f);
+  const RotarySource of_local{.fields = fields, .rope = local, .base = static_cast<double>(base), .base_beside = false,
+                              .head_size = config.head_size, .positions = config.max_text_tokens};
+  config.local_rotary = read_rotary(of_local, config.max_text_tokens);
+  const auto sliding = read_sliding(fields, config.layers, [&](int64_t i) {
+    return (i + 1) % fields.positive("sliding_window_pattern", 6) != 0;
+  });
+  for (size_t i = 0; i < sliding.size(); ++i)
+    config.kinds[i].turns = sliding[i] ? LayerKind::Turns::local : LayerKind::Turns::global;
+}
+
+DecoderConfig read(const JsonFields& fields, bool third) {
+  DecoderConfig config{.model_type = third ? "gemma3_text" : "gemma2"};
+  read_sizes(fields, third ? kGemma3 : kGemma2, config);
+  config.norms = DecoderConfig::Norms::around;
+  config.norm_form = {.offset = 1, .rounds_once = true};
+  config.head_norms = third ? DecoderConfig::HeadNorms::each : DecoderConfig::HeadNorms::none;
+  config.activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh");
+  read_attention_bias(fields, config);
+  fields.only<bool>("use_bidirectional_attention", false);
+  const auto scalar = static_cast<double>(fields.positive("query_pre_attn_scalar", 256));
+  config.score_scale = static_cast<float>(1 / std::sqrt(scalar));
+  // A Gemma 3's attn_logit_softcapping is read by nobody, in transformers neither.
+  if (!third) config.score_cap = read_cap(fields, "attn_logit_softcapping", 50);
+  config.logit_cap = read_cap(fields, "final_logit_softcapping", third ? 0 : 30);
+  config.token_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden)));
+  read_windows(fields, third ? fields.positive("sliding_window_pattern", 6) : 2, config);
+  if (third) {
+    read_both_rotaries(fields, config);
+  } else {
+    read_shared_rotary(fields, config);
+  }
+  return config;
+}
+
+DecoderConfig read_gemma2(const JsonFields& fields) { return read(fields, false); }
+DecoderConfig read_gemma3_text(const JsonFields& fields) { return read(fields, true); }
+
+DecoderConfig read_gemma3(const JsonFields& fields) {
+  const JsonFields texts = fields.section("text_config");
+  BLIPFT_USER_CHECK(!texts.empty(), fields.file(),
+                    ": text_config: found nothing, expected the sizes of the language model of a gemma3");
+  texts.only<std::string>("model_type", "gemma3_text");
+  DecoderConfig config = read_gemma3_text(texts);
+  config.logit_cap = 0;                    // which transformers does not apply here
+  // transformers goes by the outer one.
+  config.tied = fields.get<bool>("tie_word_embeddings", config.tied);
+  return config;
+}
+
+std::unique_ptr<Model> make_gemma3(const std::string& config_file, const ModelSettings& settings) {
   // As transformers' modules are called, and PEFT's adapters; files have the names of before.
   const DecoderPlace in_files{"language_model.model.", "language_model.lm_head"};
-  return make_decoder(config, config_file, settings, {"model.language_model.", "lm_head"}, &in_files);
+  return make_decoder(read_decoder_config(config_file), config_file, settings, {"model.language_model.", "lm_head"}, &in_files);
+}
+
+Family gemma(FamilySpec spec) {
+  Family family{.spec = std::move(spec)};
+  family.spec.tokenizer = {"GemmaTokenizer"};
+  family.spec.tie.by_default = true;
+  return family;
+}
+
+}  // namespace
+
+Family families::gemma2() {
+  Family family = gemma(decoder_spec("gemma2", "Gemma2ForCausalLM"));
+  family.read_decoder = read_gemma2;
+  return family;
+}
+
+Family families::gemma3_text() {
+  Family family = gemma(decoder_spec("gemma3_text", "Gemma3ForCausalLM"));
+  family.spec.saved_as.module = "transformers.models.gemma3.modeling_gemma3";
+  family.read_decoder = read_gemma3_text;
+  return family;
+}
+
+Family families::gemma3() {
+  Family family = gemma(decoder_spec("gemma3", "Gemma3ForConditionalGeneration"));
+  family.read_decoder = read_gemma3;
+  family.make = make_gemma3;
+  family.spec.tie.weights = {{"lm_head.weight", "model.language_model.embed_tokens.weight"}};
+  family.spec.kept_tensors = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."};
+  return family;
 }
 
 }  // namespace blipft

@@ -1,13 +1,12 @@
-// The LLaMA family (llama, mistral, qwen2, qwen3, smollm3, phi3, olmo2), for the factory table.
+// LLaMA's config.json, which other families contain.
 #pragma once
 
-#include <memory>
-#include <string>
-
-#include "blipft/model.h"
+#include "models/families/decoder/decoder.h"
 
 namespace blipft {
 
-std::unique_ptr<Model> make_llama(const std::string& config_file, const ModelSettings& settings);
+class JsonFields;
+
+DecoderConfig read_llama(const JsonFields& fields);
 
 }  // namespace blipft

@@ -5,6 +5,7 @@
 
 #include "models/blocks/attention.h"
 #include "models/blocks/mlp.h"
+#include "models/families/families.h"
 #include "models/language/text_only_model.h"
 
 namespace blipft {
@@ -187,9 +188,16 @@ EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const Model
   return model;
 }
 
-std::unique_ptr<Model> make_t5(const std::string& config_file, const ModelSettings& settings) {
-  const nlohmann::json root = io::read_json_file(config_file);
-  return std::make_unique<T5>(T5Config::read(JsonFields(root, config_file)), settings);
+Family families::t5() {
+  const auto make = [](const std::string& config_file, const ModelSettings& settings) -> std::unique_ptr<Model> {
+    const nlohmann::json root = io::read_json_file(config_file);
+    return std::make_unique<T5>(T5Config::read(JsonFields(root, config_file)), settings);
+  };
+  return {.spec = {.model_type = "t5",
+                   .saved_as = {"T5ForConditionalGeneration", "transformers.models.t5.modeling_t5", false, true},
+                   .tokenizer = {"T5Tokenizer"},
+                   .tie = {.weights = {{"lm_head.weight", "shared.weight"}}, .by_default = true, .flag_has_other_meaning = true}},
+          .make = make};
 }
 
 }  // namespace blipft

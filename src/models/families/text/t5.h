@@ -5,7 +5,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "models/blocks/linear_lora.h"
@@ -25,7 +24,5 @@ struct T5Place {
 };
 EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
                        const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora);
-
-std::unique_ptr<Model> make_t5(const std::string& config_file, const ModelSettings& settings);
 
 }  // namespace blipft

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "models/config_checks.h"
-#include "models/families/text/llama_config.h"
+#include "models/families/decoder/decoder_config.h"
 
 namespace blipft {
 

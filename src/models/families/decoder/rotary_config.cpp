@@ -1,5 +1,5 @@
 // Reading rotary positions; see rotary_config.h.
-#include "models/families/text/rotary_config.h"
+#include "models/families/decoder/rotary_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -109,6 +109,14 @@ int64_t read_rotated(const RotarySource& source) {
 const char* rope_key(const JsonFields& fields) {
   const bool old = fields.has("rope_scaling") && !fields.section("rope_scaling").empty();
   return old ? "rope_scaling" : "rope_parameters";
+}
+
+JsonFields shared_rope(const JsonFields& fields, const std::string& model_type) {
+  const JsonFields rope = fields.section(rope_key(fields));
+  for (const char* layers : {"full_attention", "sliding_attention"})
+    BLIPFT_USER_CHECK(!rope.has(layers), rope.file(), ": ", rope.prefix(), layers,
+                      ": layers with rotary positions of their own are not supported in a ", model_type);
+  return rope;
 }
 
 RotaryPositions read_rotary(const RotarySource& source, int64_t& max_tokens) {

@@ -1,5 +1,5 @@
 // Decoders, made of blocks; see decoder.h.
-#include "models/families/text/decoder.h"
+#include "models/families/decoder/decoder.h"
 
 #include <utility>
 

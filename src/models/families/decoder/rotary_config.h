@@ -1,6 +1,7 @@
 // Rotary positions as config.json describes them.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "io/json_fields.h"
@@ -24,6 +25,10 @@ struct RotarySource {
 /// The bits that transformers computes in f32. `max_tokens` becomes the longest text for which they are right.
 /// Throws UserError naming file, key, found value and what is supported.
 RotaryPositions read_rotary(const RotarySource& source, int64_t& max_tokens);
+
+/// The section of all layers' rotary positions. Throws UserError where layers have sections of their own, which a
+/// `model_type` does not support.
+JsonFields shared_rope(const JsonFields& fields, const std::string& model_type);
 
 /// transformers 5 writes rope_parameters, with the base in it; before it, rope_scaling stood beside rope_theta.
 const char* rope_key(const JsonFields& fields);

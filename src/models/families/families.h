@@ -1,0 +1,54 @@
+// The table of model families. A family is one function in a file of its own; only this table names all of them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/family.h"
+#include "models/families/decoder/decoder.h"
+
+namespace blipft {
+
+class JsonFields;
+
+struct Family {
+  FamilySpec spec;
+  /// Reads and checks config.json of a decoder of texts; null for other models.
+  DecoderConfig (*read_decoder)(const JsonFields& fields) = nullptr;
+  /// Makes the model from its config.json; null: make_decoder() makes it from what read_decoder returns.
+  std::unique_ptr<Model> (*make)(const std::string& config_file, const ModelSettings& settings) = nullptr;
+};
+
+namespace families {
+
+Family blip2();
+Family instructblip();
+Family t5();
+Family llama();
+Family mistral();
+Family qwen2();
+Family qwen3();
+Family smollm3();
+Family phi3();
+Family olmo2();
+Family gemma2();
+Family gemma3_text();
+Family gemma3();
+
+}  // namespace families
+
+inline std::vector<Family> all_families() {
+  using namespace families;
+  return {blip2(), instructblip(), t5(), llama(), mistral(), qwen2(), qwen3(), smollm3(), phi3(), olmo2(), gemma2(),
+          gemma3_text(), gemma3()};
+}
+
+/// The spec of a decoder of texts that transformers calls `class_name` ("LlamaForCausalLM") and keeps in a module that is
+/// named after `model_type`.
+FamilySpec decoder_spec(const std::string& model_type, const std::string& class_name);
+
+/// Reads config.json of a decoder of texts of any family. Throws UserError.
+DecoderConfig read_decoder_config(const std::string& config_file);
+
+}  // namespace blipft
