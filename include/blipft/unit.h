@@ -37,6 +37,20 @@ struct ParameterGroup {
 /// whatever else there is.
 enum class ParameterKind { other, layer_weight, embedding, norm_or_bias };
 
+/// The order in which files hold the rows of a parameter, if it is another than here. Rotary positions turn pairs of elements of
+/// each head. Here the pairs are elements i and i + rotated / 2; files of some families have elements 2 i and 2 i + 1. Only
+/// the order differs, no number.
+struct RowOrder {
+  int64_t head_size = 0, rotated = 0;      ///< rotated 0: the order is the same
+  explicit operator bool() const { return rotated > 0; }
+  /// The row of the file that is row `row` here.
+  int64_t in_file(int64_t row) const {
+    const int64_t element = row % head_size, half = rotated / 2;
+    if (element >= rotated) return row;
+    return row - element + (element < half ? 2 * element : 2 * (element - half) + 1);
+  }
+};
+
 /// A named, shaped range of a unit's flat buffer. The name is the Hugging Face state-dict key.
 struct Parameter {
   std::string name;
@@ -48,6 +62,7 @@ struct Parameter {
   /// and all that are there must be equal.
   std::vector<std::string> aliases;
   ParameterKind kind = ParameterKind::other;
+  RowOrder rows = {};
   int64_t numel() const;
 };
 
@@ -77,6 +92,9 @@ class Unit {
 
   /// A checkpoint may hold the parameter `name` under the key `other` too, or under that alone.
   void add_alias(const std::string& name, const std::string& other);
+
+  /// Files hold the rows of the parameter `name` in this order.
+  void order_rows(const std::string& name, RowOrder rows);
 
   void add_matrix(WeightMatrix matrix) { matrices_.push_back(std::move(matrix)); }
 

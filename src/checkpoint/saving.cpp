@@ -116,6 +116,7 @@ class Saver {
   void write_config(const std::vector<CheckpointWriter::Entry>& entries, bool unties);
   Tensor gather(const Unit& unit, DType dtype);
   void save_held(const Unit& unit);
+  void order_adapters(const Unit& adapters, const Tensor& gathered);
   LowRank adapter_of(const Unit& unit, const std::string& weight, const Tensor& gathered) const;
   void copy(const std::string& key, const Parameter& parameter, DType dtype, const LowRank& added,
             int64_t scratch_from);
@@ -204,6 +205,7 @@ void Saver::save(const Unit& unit) {
   Tensor adapters;                         // at the start of the scratch memory
   if (unit.adapter && job_.settings.what == SaveSettings::What::all) adapters = gather(*unit.adapter, DType::f32);
   if (!writer_) return;
+  if (adapters) order_adapters(*unit.adapter, adapters);
   const auto copy_with = [&](const std::string& key, const Unit& holder, const Parameter& parameter) {
     copy(key, parameter, dtype_of(holder, parameter),
          adapters ? adapter_of(*unit.adapter, key, adapters) : LowRank{}, adapters.bytes());
@@ -241,9 +243,28 @@ void Saver::save_held(const Unit& unit) {
   host_.resize(static_cast<size_t>(out.bytes()));
   device.copy(host_.data(), out.data, out.bytes(), stream);
   device.synchronize(stream);
-  for (const Parameter& parameter : unit.parameters())
-    if (!is_copied(unit, parameter, job_.settings))
-      writer_->write(parameter.name, 0, parameter.numel(), host_.data() + parameter.offset * dtype_size(dtype));
+  for (const Parameter& parameter : unit.parameters()) {
+    if (is_copied(unit, parameter, job_.settings)) continue;
+    char* const data = host_.data() + parameter.offset * dtype_size(dtype);
+    order_for_files(parameter, dtype_size(dtype), data);
+    writer_->write(parameter.name, 0, parameter.numel(), data);
+  }
+}
+
+// Brings rows of adapters, which are added to weights as files have them, into the order of files. In device memory.
+void Saver::order_adapters(const Unit& adapters, const Tensor& gathered) {
+  Device& device = *context_.device;
+  const Stream stream = device.compute_stream();
+  for (const Parameter& parameter : adapters.parameters()) {
+    if (!parameter.rows) continue;
+    const Tensor values = gathered.part(parameter.offset, {parameter.numel()});
+    host_.resize(static_cast<size_t>(values.bytes()));
+    device.copy(host_.data(), values.data, values.bytes(), stream);
+    device.synchronize(stream);
+    order_for_files(parameter, dtype_size(values.dtype), host_.data());
+    device.copy(values.data, host_.data(), values.bytes(), stream);
+    device.synchronize(stream);
+  }
 }
 
 // What `gathered`, the adapters of `unit`, adds to a weight; nothing where that has no adapter.

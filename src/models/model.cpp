@@ -30,6 +30,18 @@ void Unit::add_alias(const std::string& name, const std::string& other) {
   throw Error(concat("unit ", name_, " has no parameter ", name));
 }
 
+void Unit::order_rows(const std::string& name, RowOrder rows) {
+  if (!rows) return;
+  for (Parameter& parameter : parameters_) {
+    if (parameter.name != name) continue;
+    BLIPFT_CHECK(rows.rotated % 2 == 0 && rows.rotated <= rows.head_size && parameter.shape.at(0) % rows.head_size == 0, name,
+                 ": ", parameter.shape[0], " rows are no heads of ", rows.head_size, " with ", rows.rotated, " that turn");
+    parameter.rows = rows;
+    return;
+  }
+  throw Error(concat("unit ", name_, " has no parameter ", name));
+}
+
 int64_t Unit::parameter_count() const {
   int64_t n = 0;
   for (const Parameter& parameter : parameters_) n += parameter.numel();

@@ -68,6 +68,31 @@ bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, con
   return true;
 }
 
+// Rows move within their heads: all heads are read that have an element of the range.
+void read_parameter(const SafetensorsReader& reader, const NamedTensor& tensor, const Parameter& parameter, int64_t first,
+                    int64_t count, void* to) {
+  if (!parameter.rows || count == 0) return reader.read(tensor.first, first, count, to);
+  const int64_t size = dtype_size(tensor.second.dtype), row = parameter.numel() / parameter.shape[0];
+  const int64_t head = parameter.rows.head_size * row, begin = first / head * head;
+  const int64_t end = std::min(parameter.numel(), (first + count + head - 1) / head * head);
+  std::vector<char> heads(static_cast<size_t>((end - begin) * size));
+  reader.read(tensor.first, begin, end - begin, heads.data());
+  for (int64_t at = first; at < first + count;) {
+    const int64_t n = std::min(first + count, (at / row + 1) * row) - at;
+    const int64_t stored = parameter.rows.in_file(at / row) * row + at % row;
+    std::memcpy(static_cast<char*>(to) + (at - first) * size, heads.data() + (stored - begin) * size, static_cast<size_t>(n * size));
+    at += n;
+  }
+}
+
+void order_for_files(const Parameter& parameter, int64_t element_size, char* data) {
+  if (!parameter.rows) return;
+  const auto row = static_cast<size_t>(parameter.numel() / parameter.shape[0] * element_size);
+  const std::vector<char> ours(data, data + static_cast<size_t>(parameter.shape[0]) * row);
+  for (int64_t r = 0; r < parameter.shape[0]; ++r)
+    std::memcpy(data + static_cast<size_t>(parameter.rows.in_file(r)) * row, ours.data() + static_cast<size_t>(r) * row, row);
+}
+
 const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter& parameter) {
   const std::vector<const NamedTensor*> found = all_stored(reader, parameter);
   const auto exact = std::max_element(found.begin(), found.end(), [](const NamedTensor* a, const NamedTensor* b) {

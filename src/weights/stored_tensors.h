@@ -17,6 +17,12 @@ using NamedTensor = std::pair<const std::string, StoredTensor>;
 /// name before the aliases; null when there is none.
 const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter& parameter);
 
+/// Reads elements [first, first + count) of `parameter`, in the order that they have here, out of `tensor`, in its dtype.
+void read_parameter(const SafetensorsReader& reader, const NamedTensor& tensor, const Parameter& parameter, int64_t first,
+                    int64_t count, void* to);
+/// Brings all elements of `parameter`, which lie at `data`, into the order of files (RowOrder).
+void order_for_files(const Parameter& parameter, int64_t element_size, char* data);
+
 /// Whether the numbers of `exact`, in the dtype of `other`, are those of `other`. Shapes are equal.
 bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, const SafetensorsReader& others,
                   const NamedTensor& other);

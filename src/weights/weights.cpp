@@ -93,10 +93,10 @@ void read(const WeightContext& context, const SafetensorsReader& reader, int64_t
       Lane lane(context, index);
       for (size_t i = next++; i < pieces.size(); i = next++) {
         const Piece& piece = pieces[i];
-        const auto& [name, stored] = *find_stored(reader, *piece.parameter);
-        reader.read(name, piece.first, piece.count, lane.host());
+        const NamedTensor& tensor = *find_stored(reader, *piece.parameter);
+        read_parameter(reader, tensor, *piece.parameter, piece.first, piece.count, lane.host());
         const std::lock_guard lock(mutex);
-        lane.send(context, piece, stored.dtype, use);
+        lane.send(context, piece, tensor.second.dtype, use);
       }
       lane.host();                         // waits for the last send
     } catch (...) {

@@ -20,6 +20,7 @@
 #include "support/choice_of.h"
 #include "support/hold_gradients.h"
 #include "weights/adapter_files.h"
+#include "weights/stored_tensors.h"
 #include "weights/weights.h"
 
 namespace blipft::testing {
@@ -247,8 +248,8 @@ Worst worst_tensor(const Trainer& trainer, const Golden& golden, const std::stri
     const std::vector<float> flat = trainer.host(part);
     for (const Parameter& parameter : unit->parameters()) {
       const std::vector<float> expected = golden.floats(prefix + parameter.name);
-      const std::vector<float> found(flat.begin() + parameter.offset,
-                                     flat.begin() + parameter.offset + parameter.numel());
+      std::vector<float> found(flat.begin() + parameter.offset, flat.begin() + parameter.offset + parameter.numel());
+      order_for_files(parameter, sizeof(float), reinterpret_cast<char*>(found.data()));
       REQUIRE(found.size() == expected.size());
       worst.see(relative_error(found, expected, zero_ranges(golden, parameter.name), floor), parameter.name);
       for (const auto& [first, end] : zero_ranges(golden, parameter.name))

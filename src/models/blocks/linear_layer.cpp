@@ -227,7 +227,8 @@ LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layer
         unit.add(layer.name + ".weight", {layer.out, in}, Init::normal(layer.init_std > 0 ? layer.init_std : init_std),
                  linear.weight >= 0, ParameterKind::layer_weight);
     if (linear.weight < 0) linear.weight = offset;
-    linear.parts.push_back({linear.out, layer.out});
+    unit.order_rows(layer.name + ".weight", layer.rows);
+    linear.parts.push_back({linear.out, layer.out, layer.rows});
     linear.out += layer.out;
     modules.push_back(layer.name);
   }
@@ -236,6 +237,7 @@ LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layer
   for (const PackedLinear& layer : layers) {
     const int64_t offset = unit.add(layer.name + ".bias", {layer.out}, Init::constant(0), linear.bias >= 0,
                                     ParameterKind::norm_or_bias);
+    unit.order_rows(layer.name + ".bias", layer.rows);
     if (linear.bias < 0) linear.bias = offset;
   }
   return linear;

@@ -147,6 +147,7 @@ class LinearAdapter {
 /// Outputs of a packed layer that belong together: rows of its weight, columns of y and dy.
 struct LinearPart {
   int64_t first = 0, count = 0;
+  RowOrder rows = {};                      ///< of its weight in files
 };
 
 class LinearLayer {
@@ -225,6 +226,7 @@ struct PackedLinear {
   std::string name;
   int64_t out = 0;
   float init_std = 0;                      ///< 0: that of all of them
+  RowOrder rows = {};                      ///< of weight and bias in files
 };
 /// Adds the weights of several linear layers over one input as one matrix, then their biases as one vector.
 LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,

@@ -173,8 +173,9 @@ void LoraBuilder::attach(const Layer& layer, Unit& unit) {
   }
   for (const size_t i : targets) {
     const LinearPart part = linear.parts[i];
-    lora->parts.push_back({part, beside.add(adapter_key(layer.modules[i], "lora_B"), {part.count, settings_.rank},
-                                            Init::constant(0))});
+    const std::string key = adapter_key(layer.modules[i], "lora_B");
+    lora->parts.push_back({part, beside.add(key, {part.count, settings_.rank}, Init::constant(0))});
+    beside.order_rows(key, part.rows);
   }
   linear.attach(std::move(lora));
 }
