@@ -112,7 +112,6 @@ SECTION = re.compile(r"^struct (\w+)Section \{(.*?)^\};", re.M | re.S)
 TEXT_MEMBER = re.compile(r"^  std::(?:string|vector<std::string>|map<[^;]*>) (\w+)", re.M)
 SETTING_COMPARED = re.compile(r'\b(' + "|".join(SECTIONS) + r')_?(?:\(\))?(?:\.|->)(\w+)(?:\.text)?\s*[!=]=\s*"')
 
-<<<<<<< HEAD
 # Code that does something else than a reader of the line expects: what it looks like, files that may have it, and why not.
 TRICKS = [
     (r"(pre)?init_array|(gnu::|__)constructor\b|\(\(constructor", r"$^", "runs before main(); call it from main()"),
@@ -126,13 +125,11 @@ TRICKS = [
 ]
 
 COMMENT = re.compile(r"//.*")
-=======
 # Only files of FAMILIES name model families. FAMILY_WORDS hold names of chat templates, some of which are the same words.
 FAMILIES = "src/models/"
 FAMILY_WORDS = {"src/config/config_schema.cpp", "src/text/chat_families.cpp"}
 MODEL_TYPE = re.compile(r'\.model_type = "([^"]+)"|decoder_spec\("([^"]+)"')
 
->>>>>>> 4e0ac15 (Refuse names of model families outside of src/models)
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LINEAR_OP = re.compile(r"[.>]linear_(forward|backward_input|backward_weight)\(")
 
@@ -303,12 +300,6 @@ class Layering:
                         self.breaches.append((path, number, text.strip(),
                                               "compares a setting with a word; use its enum of blipft/choices.h"))
 
-<<<<<<< HEAD
-    def check_texts(self):
-        """Config has strings only for the keys of TEXT_KEYS, and for all of these."""
-        header = "include/blipft/config.h"
-        if header not in self.files:
-=======
     def check_families(self):
         """Only src/models/ names a family. A name is the stem of a model_type ("gemma" of "gemma3_text"), alone or followed by a
         digit or a dash ("gemma2", "blip-2"), or a class of transformers that begins with the stem and is no tokenizer.
@@ -332,11 +323,10 @@ class Layering:
                         self.breaches.append((path, number, text.strip(), "names a model family; put what differs between families "
                                               "into FamilySpec of blipft/family.h"))
 
-    def check_schema(self):
-        """Choices of words of the run file are enums."""
-        schema, header = "src/config/config_schema.cpp", "include/blipft/config.h"
-        if schema not in self.files or header not in self.files:
->>>>>>> 4e0ac15 (Refuse names of model families outside of src/models)
+    def check_texts(self):
+        """Config has strings only for the keys of TEXT_KEYS, and for all of these."""
+        header = "include/blipft/config.h"
+        if header not in self.files:
             return
         with open(header, encoding="utf-8") as file:
             text = file.read()
@@ -360,12 +350,8 @@ class Layering:
         self.check_cycles()
         self.check_sizes()
         self.check_lines()
-<<<<<<< HEAD
         self.check_texts()
-=======
-        self.check_schema()
         self.check_families()
->>>>>>> 4e0ac15 (Refuse names of model families outside of src/models)
         for path, number, text, why in sorted(self.breaches):
             print(f"{path}:{number}: {text}  -- {why}")
         if self.breaches:

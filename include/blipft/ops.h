@@ -32,7 +32,8 @@ struct Packing {
 
 constexpr int64_t kMaxDropoutElements = int64_t{1} << 35;  ///< of a sample at a site: philox.h counts blocks of 8 in 32 bits
 
-/// Inverted dropout keyed by sample and element (see philox.h): y = keep ? x / (1 - p) : 0.
+/// Inverted dropout keyed by sample and element (see philox.h): y = keep ? scale x / (1 - p) : 0. With p = 0 all elements are
+/// kept, and scale alone counts.
 /// Element number of row r, column c: (r % rows_per_sample) * cols + c, sample number: r / rows_per_sample; of packed
 /// samples with packing.padded_rows[r] for r, so that packing changes no mask.
 struct Dropout {
@@ -44,7 +45,8 @@ struct Dropout {
   Packing packing;              ///< optional
   Tensor row_numbers;           ///< i32 [M], optional: of rows that were picked out of others, each one's number there
                                 ///< (as packing.padded_rows has it); then without packing
-  explicit operator bool() const { return p > 0; }
+  float scale = 1;              ///< of rows; probabilities of attention have 1
+  explicit operator bool() const { return p > 0 || scale != 1; }
 };
 
 /// sum = residual + dropout(x); y = (sum - mean) * rstd * gamma + beta over each row (Ba et al. 2016).

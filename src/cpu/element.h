@@ -182,7 +182,7 @@ inline int64_t rows_of(const Packing& packing, int64_t b, int64_t most) {
 /// Throws unless the numbers in `packing` are what its documentation says. Nothing to check where it is absent.
 void check_packing(const Packing& packing, int64_t most);
 
-/// values[i] = keep(element first + i of sample `sample`) ? values[i] / (1 - p) : 0
+/// values[i] = keep(element first + i of sample `sample`) ? scale values[i] / (1 - p) : 0
 void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values);
 
 /// The same for row `row` of a matrix with `cols` columns.

@@ -44,9 +44,13 @@ void check_packing(const Packing& packing, int64_t most) {
 }
 
 void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values) {
+  if (dropout.p == 0) {
+    for (int64_t i = 0; i < count; ++i) values[i] *= dropout.scale;
+    return;
+  }
   const int64_t key = dropout.sample_keys.as<const int64_t>()[sample];
   const uint32_t threshold = dropout_threshold(dropout.p);
-  const float scale = 1.0f / (1.0f - dropout.p);
+  const float scale = dropout.scale / (1.0f - dropout.p);
   for (int64_t i = 0; i < count;) {
     const auto element = static_cast<uint64_t>(first + i);
     const DropoutBlock block(dropout.seed, dropout.site, key, element);

@@ -19,7 +19,7 @@ dropout_add_kernel(const T* x, const T* residual, T* y, int64_t packs, uint32_t 
   if (residual) added = load_pack<N>(residual + pack * N);
   float v[N];
   unpack(own, v);
-  if (dropout.keys) {
+  if (dropout.keys) {  // else every row is kept
     int64_t place = pack;  // among the packs of samples with equally many rows
     if (dropout.padded_rows) {
       const int64_t row = divided(pack, row_packs);
@@ -28,6 +28,8 @@ dropout_add_kernel(const T* x, const T* residual, T* y, int64_t packs, uint32_t 
     const int64_t sample_packs = dropout.rows_per_sample * row_packs;
     const int64_t sample = divided(place, sample_packs);
     apply_dropout(v, dropout, {dropout.keys[sample], 0}, (place - sample * sample_packs) * N);
+  } else if (dropout.active) {
+    apply_dropout(v, dropout, {0, 0}, 0);
   }
   if (residual) {
     float r[N];

@@ -177,7 +177,8 @@ __device__ __forceinline__ float team_sum(float x, TeamSlots& slots, int warp, i
 
 /// What kernels need of a Dropout.
 struct DropoutKernelArgs {
-  const int64_t* keys = nullptr;
+  bool active = false;
+  const int64_t* keys = nullptr;           ///< null: all elements are kept, and multiplied by `scale`
   const int32_t* padded_rows = nullptr;  ///< of packed samples, or of rows that were picked out
   int64_t rows_per_sample = 1;
   Divisor sample_of_row;
@@ -189,9 +190,10 @@ struct DropoutKernelArgs {
 inline DropoutKernelArgs dropout_kernel_args(const Dropout& dropout) {
   if (!dropout) return {};
   const Tensor& numbers = dropout.row_numbers ? dropout.row_numbers : dropout.packing.padded_rows;
-  return {dropout.sample_keys.as<int64_t>(), numbers.as<int32_t>(), dropout.rows_per_sample,
+  if (dropout.p == 0) return {.active = true, .scale = dropout.scale};
+  return {true, dropout.sample_keys.as<int64_t>(), numbers.as<int32_t>(), dropout.rows_per_sample,
           Divisor::of(dropout.rows_per_sample), dropout.seed, dropout.site, dropout_threshold(dropout.p),
-          1.0f / (1.0f - dropout.p)};
+          dropout.scale / (1.0f - dropout.p)};
 }
 
 /// a / b of numbers that are not negative: 64-bit divisions are slow, and few tensors need one.
@@ -212,6 +214,7 @@ struct DropoutRow {
 
 /// `row`: what padded_row says of it.
 __device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args, uint32_t row, int64_t cols) {
+  if (!args.keys) return {0, 0};
   const uint32_t sample = args.sample_of_row.divide(row);
   return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};
 }
@@ -221,6 +224,11 @@ template <int N>
 __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernelArgs& args, const DropoutRow& row,
                                               int64_t column) {
   static_assert(kDropoutBlock % N == 0);
+  if (!args.keys) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] *= args.scale;
+    return;
+  }
   const auto element = static_cast<uint64_t>(row.first + column);
   const DropoutBlock block(args.seed, args.site, row.key, element);
   const uint32_t first = static_cast<uint32_t>(element) % kDropoutBlock / N * N;  // 0 with N = 8, as the compiler sees

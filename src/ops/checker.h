@@ -1,6 +1,7 @@
 // What the argument checks of the ops ask (see ops_check.h).
 #pragma once
 
+#include <limits>
 #include <string>
 
 #include "blipft/error.h"
@@ -103,7 +104,8 @@ struct Checker {
   }
   void dropout(const Dropout& d, int64_t samples, int64_t elements_per_sample) const {
     if (!(d.p >= 0 && d.p < 1)) [[unlikely]] fail(concat("dropout p is ", d.p, ", expected 0 <= p < 1"));
-    if (!d) return;
+    require(d.scale > 0 && d.scale < std::numeric_limits<float>::infinity(), "dropout: scale is not a positive number");
+    if (d.p == 0) return;
     vector(d.sample_keys, "dropout.sample_keys", DType::i64, samples);
     require(elements_per_sample <= kMaxDropoutElements, "dropout: more elements of one sample than 32-bit blocks count");
   }
@@ -123,7 +125,7 @@ struct Checker {
     return p.starts.numel() - 1;
   }
   void dropout_rows(const Dropout& d, int64_t rows, int64_t cols) const {
-    if (!d) return dropout(d, 0, 0);
+    if (!(d.p > 0)) return dropout(d, 0, 0);
     if (d.row_numbers) {
       require(!d.packing && d.rows_per_sample > 0, "dropout.row_numbers goes without packing, with rows_per_sample > 0");
       vector(d.row_numbers, "dropout.row_numbers", DType::i32, rows);

@@ -123,14 +123,15 @@ void check_linear_backward_weight(DType t, DType gradient, int64_t m, int64_t k,
   CHECK_CLOSE(c.read(a.dbias), dbias, limit);
 }
 
-void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residual, float p, bool add) {
+void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residual, float p, bool add, float scale = 1) {
   const int64_t m = samples * tokens;
   OpContext c(cpu());
   NormForward f;
   f.x = c.input("x", t, {m, n}, -1, 2);
   if (residual) f.residual = c.input("residual", t, {m, n});
   if (p > 0) f.dropout = make_dropout(c, p, samples, tokens);
-  if (residual || p > 0) f.sum = c.output("sum", t, {m, n});
+  f.dropout.scale = scale;
+  if (residual || f.dropout) f.sum = c.output("sum", t, {m, n});
   f.gamma = c.input("gamma", t, {n}, 0.5, 1.5);
   f.beta = c.input("beta", t, {n});
   f.eps = 1e-3f;
@@ -146,7 +147,7 @@ void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residu
   b.dgamma = c.output("dgamma", kF32, {n});
   b.dbeta = c.output("dbeta", kF32, {n});
   b.dx = c.output("dx", t, {m, n});
-  if (p > 0) b.dropped = c.output("dropped", t, {m, n});
+  if (f.dropout) b.dropped = c.output("dropped", t, {m, n});
   b.dbias = c.output("dbias", kF32, {n});
   c.run([&](Ops& ops, Stream s) {
     ops.norm_forward(f, s);
@@ -172,7 +173,7 @@ void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residu
   // The gradient over the sum has `add` in it; the gradient over x goes through the mask as well.
   const auto loss = [&](const Vec& s) { return inner(dy, norm(s, gamma, beta, f.eps)) + inner(extra, s); };
   CHECK_CLOSE(c.read(b.dx), differences(sum, loss), bound(t));
-  if (p > 0) CHECK_CLOSE(c.read(b.dropped), differences(x, [&](const Vec& v) { return loss(summed(v)); }), bound(t));
+  if (f.dropout) CHECK_CLOSE(c.read(b.dropped), differences(x, [&](const Vec& v) { return loss(summed(v)); }), bound(t));
   const auto table_loss = [&](const Vec& scale, const Vec& shift) { return inner(dy, norm(sum, scale, shift, f.eps)); };
   CHECK_CLOSE(c.read(b.dgamma), differences(gamma, [&](const Vec& g) { return table_loss(g, beta); }), bound(t));
   CHECK_CLOSE(c.read(b.dbeta), differences(beta, [&](const Vec& g) { return table_loss(gamma, g); }), bound(t));
@@ -231,6 +232,12 @@ TEST_SUITE("cpu_ops") {
               CAPTURE(name_of(t)); CAPTURE(samples); CAPTURE(n); CAPTURE(residual); CAPTURE(p); CAPTURE(add);
               check_norm(t, samples, tokens, n, residual, p, add);
             }
+  }
+
+  TEST_CASE("a scale of what is added, with dropout and without") {
+    for (const DType t : {kF32, kBf16})
+      for (const float p : {0.0f, 0.3f})
+        for (const bool residual : {false, true}) check_norm(t, 2, 3, 40, residual, p, true, 0.22f);
   }
 
   TEST_CASE("dropout: rate, scale, and independence of how samples are cut into batches") {

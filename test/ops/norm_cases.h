@@ -77,21 +77,24 @@ inline void add_rms_norm(Cases& cases, DType t, int64_t samples, int64_t tokens,
     bool residual, dropout, add, parameters, accumulate, output;
     DType gradient;
     bool bias = false;
+    float scale = 1;                       // of what dropout keeps
   };
   for (const Variant& v : {Variant{false, false, false, true, false, true, t}, {true, false, true, true, true, true, kF32},
                            {false, false, true, false, false, false, t}, {true, false, true, true, false, false, t},
                            {false, false, true, false, false, true, t}, {true, true, true, true, true, true, kF32, true},
                            {false, false, false, true, false, true, kF32, true}, {true, true, true, false, false, true, t},
                            {true, true, true, true, false, true, kF32}, {false, true, false, true, true, false, t},
-                           {true, true, true, false, false, false, t}})
+                           {true, true, true, false, false, false, t}, {true, true, true, true, true, true, kF32, true, 0.22f},
+                           {true, false, true, true, false, true, kF32, true, 0.22f}, {true, false, false, false, false, true, t, false, 3}})
     cases.push_back({title(t, "rms norm ", samples, "x", tokens, "x", n, " residual ", v.residual, " dropout ", v.dropout,
                            " add ", v.add, " parameters ", v.parameters, v.output ? " output" : "",
-                           v.bias ? " bias" : ""), t, false, [=](OpContext& c) {
+                           v.bias ? " bias" : "", " scale ", v.scale), t, false, [=](OpContext& c) {
       NormForward f;
       f.x = c.input("x", t, {m, n}, -1, 2);
       if (v.residual) f.residual = c.input("residual", t, {m, n}, -2, 1);
       if (v.dropout) f.dropout = make_dropout(c, 0.3f, samples, tokens);
-      if (v.residual || v.dropout) f.sum = c.output("sum", t, {m, n});
+      f.dropout.scale = v.scale;
+      if (v.residual || f.dropout) f.sum = c.output("sum", t, {m, n});
       f.gamma = c.input("gamma", t, {n}, 0.5, 1.5);
       f.y = c.output("y", t, {m, n});
       f.rstd = c.output("rstd", kF32, {m});
@@ -106,7 +109,7 @@ inline void add_rms_norm(Cases& cases, DType t, int64_t samples, int64_t tokens,
         b.dgamma = v.accumulate ? c.inout("dgamma", v.gradient, {n}) : c.output("dgamma", v.gradient, {n});
       b.accumulate = v.accumulate;
       if (v.bias) b.dbias = c.output("dbias", v.gradient, {n});
-      if (v.dropout) b.dropout = f.dropout, b.dropped = c.output("dropped", t, {m, n});
+      if (f.dropout) b.dropout = f.dropout, b.dropped = c.output("dropped", t, {m, n});
       c.run([&](Ops& ops, Stream s) {
         ops.norm_forward(f, s);
         ops.norm_backward(b, s);

@@ -178,6 +178,15 @@ inline void add_elementwise(Cases& cases, DType t) {
         c.run([&](Ops& ops, Stream s) { ops.dropout_add(a, s); });
       }});
     }
+  for (const float p : {0.0f, 0.1f})
+    for (int64_t n : {1, 37, 64, 2560})
+      cases.push_back({title(t, "dropout_add with p ", p, " and a scale, cols ", n), t, false, [=](OpContext& c) {
+        DropoutAdd a;
+        a.x = c.input("x", t, {3 * 33, n}), a.y = c.output("y", t, {3 * 33, n}), a.residual = c.input("residual", t, {3 * 33, n});
+        if (p > 0) a.dropout = make_dropout(c, p, 3, 33);
+        a.dropout.scale = 0.22f;
+        c.run([&](Ops& ops, Stream s) { ops.dropout_add(a, s); });
+      }});
   for (int64_t n : {1, 1000, 70001})
     cases.push_back({title(t, "sum_squares, add, fill, fill_i32 ", n), t, false, [=](OpContext& c) {
       const Tensor x = c.input("x", t, {n}), out = c.output("out", kF32, {1});

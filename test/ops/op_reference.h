@@ -57,7 +57,7 @@ inline Vec sum_of(Vec a, const Vec& b) {
   return a;
 }
 
-/// The factors (0 or 1 / (1 - p)) of `count` elements of each sample, from Philox as philox.h documents it.
+/// The factors (0 or scale / (1 - p)) of `count` elements of each sample, from Philox as philox.h documents it.
 inline Vec dropout_factors(const Dropout& d, const Vec& keys, int64_t count) {
   Vec factors;
   for (double number : keys)
@@ -68,13 +68,13 @@ inline Vec dropout_factors(const Dropout& d, const Vec& keys, int64_t count) {
                                    static_cast<uint32_t>(d.seed), static_cast<uint32_t>(d.seed >> 32));
       const uint32_t words[] = {block.x, block.y, block.z, block.w};
       const uint32_t half = e % 2 ? words[e % 8 / 2] / 65536 : words[e % 8 / 2] % 65536;
-      const bool keep = !d || half >= std::round(static_cast<double>(d.p) * 65536);
-      factors.push_back(!d ? 1 : keep ? 1 / (1 - static_cast<double>(d.p)) : 0);
+      const bool keep = d.p == 0 || half >= std::round(static_cast<double>(d.p) * 65536);
+      factors.push_back(keep ? static_cast<double>(d.scale) / (1 - static_cast<double>(d.p)) : 0);
     }
   return factors;
 }
 inline Vec dropout_factors(const OpContext& c, const Dropout& d, int64_t samples, int64_t count) {
-  return dropout_factors(d, d ? c.read(d.sample_keys) : Vec(static_cast<size_t>(samples)), count);
+  return dropout_factors(d, d.p > 0 ? c.read(d.sample_keys) : Vec(static_cast<size_t>(samples)), count);
 }
 
 #define CHECK_CLOSE(found, expected, limit) CHECK(normalised_error(found, expected) <= (limit))

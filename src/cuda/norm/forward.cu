@@ -209,12 +209,12 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x, cols = args.cols;
   DropoutRow place{};
-  if (args.dropout.keys) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
+  if (args.dropout.active) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
   float total = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     float v[1] = {to_float(x[row * cols + c])};
     if (sum) {
-      if (args.dropout.keys) apply_dropout(v, args.dropout, place, c);
+      if (args.dropout.active) apply_dropout(v, args.dropout, place, c);
       if (residual) v[0] += to_float(residual[row * cols + c]);
       const T stored = from_float<T>(v[0]);
       sum[row * cols + c] = stored;

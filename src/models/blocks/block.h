@@ -39,14 +39,16 @@ struct LayerCall {
   const KvCache* memory_cache = nullptr;   ///< the same, of its cross attention
 };
 
-/// A dropout of a stack's rows: its probability and its place in the model.
+/// A dropout of a stack's rows: its probability and its place in the model, and a factor of what it keeps.
 struct DropoutSite {
   float p = 0;
   uint32_t site = 0;
-  explicit operator bool() const { return p > 0; }
+  float scale = 1;
+  explicit operator bool() const { return p > 0 || scale != 1; }
   Dropout of(const StepContext& context, const LayerCall& call) const {
-    return {.p = context.training ? p : 0, .site = site, .seed = context.seed, .sample_keys = call.sample_keys,
-            .rows_per_sample = call.tokens, .packing = call.packing};
+    if (p == 0 || !context.training) return {.scale = scale};
+    return {.p = p, .site = site, .seed = context.seed, .sample_keys = call.sample_keys, .rows_per_sample = call.tokens,
+            .packing = call.packing, .scale = scale};
   }
 };
 
