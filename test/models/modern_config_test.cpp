@@ -72,7 +72,7 @@ TEST_SUITE("modern config") {
 
   TEST_CASE("olmo2: norms after the branches, of all queries and all keys, rounded once") {
     const DecoderConfig olmo = read("olmo2");
-    CHECK(olmo.norms == DecoderConfig::Norms::after);
+    CHECK((olmo.norms.before_attention.empty() && olmo.norms.before_mlp.empty()));
     CHECK(olmo.head_norms == DecoderConfig::HeadNorms::together);
     CHECK((olmo.norm_form.rounds_once && olmo.norm_form.offset == 0));
     CHECK(olmo.kv_heads == 32);
@@ -84,7 +84,7 @@ TEST_SUITE("modern config") {
   // Values of transformers 5.23: Phi3RotaryEmbedding(config).inv_freq and attention_scaling.
   TEST_CASE("phi3: fused matrices, a part of each head, longrope for texts up to the original length") {
     const DecoderConfig usual = read("phi3");
-    CHECK(usual.fused);
+    CHECK((usual.fused_qkv && usual.fused_gate_up));
     CHECK(usual.head_size == 96);
     CHECK(usual.rotary.rotated == 0);
     CHECK(usual.rotary.magnitude == 1);
@@ -114,7 +114,8 @@ TEST_SUITE("modern config") {
   TEST_CASE("gemma2: caps, windows in every other layer, scales") {
     const DecoderConfig gemma = read("gemma2");
     CHECK(gemma.head_size == 256);
-    CHECK(gemma.norms == DecoderConfig::Norms::around);
+    CHECK(gemma.norms.before_mlp == "pre_feedforward_layernorm");
+    CHECK(gemma.norms.after_mlp == "post_feedforward_layernorm");
     CHECK((gemma.norm_form.rounds_once && gemma.norm_form.offset == 1));
     CHECK(gemma.head_norms == DecoderConfig::HeadNorms::none);
     CHECK(gemma.activation == GateActivation::gelu_tanh);

@@ -13,7 +13,6 @@ namespace blipft {
 
 namespace {
 
-using Norms = DecoderConfig::Norms;
 using HeadNorms = DecoderConfig::HeadNorms;
 
 // Makes the blocks of one.
@@ -29,8 +28,9 @@ class DecoderBuilder {
   Sublayer attention(int64_t i, const std::string& name, Unit& unit);
   Sublayer mlp(const std::string& name, Unit& unit);
   Attention::Shape heads(int64_t i) const;
-  std::optional<Norm> norm(Unit& unit, const std::string& name, bool wanted) const;
-  // Layers over one input, [sum of `outs`, H]: each a matrix of its own, or one that the checkpoint calls `fused`.
+  // `norm` is one of NormNames; empty: none.
+  std::optional<Norm> norm(Unit& unit, const std::string& layer, const std::string& norm) const;
+  // Layers over one input, [sum of `outs`, H]: each a matrix of its own, or one that the checkpoint calls `fused`; empty: none.
   LinearLayer add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers, bool bias);
 
   const DecoderConfig& config_;
@@ -55,6 +55,7 @@ LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& 
   head.unit = &add_unit(place_.units + "head");
   head.norm = add_rms_norm(*head.unit, place_.body + "norm", c.hidden, c.norm_eps, c.norm_form);
   head.cap = c.logit_cap;
+  head.scale = c.logit_scale;
   head.add_output(embeddings, c.tied ? table : "", output, c.hidden, c.vocabulary, c.init_std);
   lora_.attach(*head.unit, {{&head.output, {output}}});
   return language;
@@ -108,9 +109,9 @@ class Decoder : public TextOnlyModel<LanguageModel> {
   bool label_rows_ = false;
 };
 
-std::optional<Norm> DecoderBuilder::norm(Unit& unit, const std::string& name, bool wanted) const {
-  if (!wanted) return std::nullopt;
-  return add_rms_norm(unit, name, config_.hidden, config_.norm_eps, config_.norm_form);
+std::optional<Norm> DecoderBuilder::norm(Unit& unit, const std::string& layer, const std::string& norm) const {
+  if (norm.empty()) return std::nullopt;
+  return add_rms_norm(unit, layer + norm, config_.hidden, config_.norm_eps, config_.norm_form);
 }
 
 Attention::Shape DecoderBuilder::heads(int64_t i) const {
@@ -124,15 +125,15 @@ Attention::Shape DecoderBuilder::heads(int64_t i) const {
 }
 
 LinearLayer DecoderBuilder::add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers,
-                                  bool bias) {
-  if (!config_.fused) return add_packed_linear(unit, layers, config_.hidden, bias, config_.init_std);
+                                         bool bias) {
+  if (fused.empty()) return add_packed_linear(unit, layers, config_.hidden, bias, config_.init_std);
   int64_t out = 0;
   for (const PackedLinear& layer : layers) out += layer.out;
   return add_linear(unit, fused, config_.hidden, out, bias, config_.init_std);
 }
 
-std::vector<std::string> modules(bool fused, const std::string& fused_name, const std::vector<PackedLinear>& layers) {
-  if (fused) return {fused_name};
+std::vector<std::string> modules(const std::string& fused, const std::vector<PackedLinear>& layers) {
+  if (!fused.empty()) return {fused};
   std::vector<std::string> names;
   for (const PackedLinear& layer : layers) names.push_back(layer.name);
   return names;
@@ -141,11 +142,14 @@ std::vector<std::string> modules(bool fused, const std::string& fused_name, cons
 // `name` ends in a dot.
 Sublayer DecoderBuilder::attention(int64_t i, const std::string& name, Unit& unit) {
   const DecoderConfig& c = config_;
-  const std::string self = name + "self_attn.", fused = self + "qkv_proj";
+  const std::string self = name + "self_attn.", fused = c.fused_qkv ? self + "qkv_proj" : "";
   Attention::Shape shape = heads(i);
   const int64_t q = shape.q_width(), kv = shape.kv_width();
-  const auto before = norm(unit, name + "input_layernorm", c.norms != Norms::after);
-  const std::vector<PackedLinear> parts = {{self + "q_proj", q}, {self + "k_proj", kv}, {self + "v_proj", kv}};
+  const auto before = norm(unit, name, c.norms.before_attention);
+  RowOrder turned;
+  if (c.rotary_neighbours && shape.rotary) turned = {c.head_size, shape.rotary->rotated > 0 ? shape.rotary->rotated : c.head_size};
+  const std::vector<PackedLinear> parts = {
+      {self + "q_proj", q, 0, turned}, {self + "k_proj", kv, 0, turned}, {self + "v_proj", kv}};
   LinearLayer qkv = add_together(unit, fused, parts, c.qkv_bias);
   LinearLayer output = add_linear(unit, self + "o_proj", q, c.hidden, c.output_bias, c.init_std);
   if (c.head_norms != HeadNorms::none) {
@@ -153,22 +157,21 @@ Sublayer DecoderBuilder::attention(int64_t i, const std::string& name, Unit& uni
     shape.q_norm = add_rms_norm(unit, self + "q_norm", each ? c.head_size : q, c.norm_eps, c.norm_form);
     shape.k_norm = add_rms_norm(unit, self + "k_norm", each ? c.head_size : kv, c.norm_eps, c.norm_form);
   }
-  const auto after = norm(unit, name + "post_attention_layernorm", c.norms != Norms::before);
-  lora_.attach(unit, {{&qkv, modules(c.fused, fused, parts)}, {&output, {self + "o_proj"}}});
+  const auto after = norm(unit, name, c.norms.after_attention);
+  lora_.attach(unit, {{&qkv, modules(fused, parts)}, {&output, {self + "o_proj"}}});
   return {.block = std::make_shared<Attention>(unit, shape, std::move(qkv), std::move(output)), .before = before,
           .after = after};
 }
 
 Sublayer DecoderBuilder::mlp(const std::string& name, Unit& unit) {
   const DecoderConfig& c = config_;
-  const std::string mlp = name + "mlp.", fused = mlp + "gate_up_proj";
-  const char* norm_name = c.norms == Norms::before ? "post_attention_layernorm" : "pre_feedforward_layernorm";
-  const auto before = norm(unit, name + norm_name, c.norms != Norms::after);
+  const std::string mlp = name + "mlp.", fused = c.fused_gate_up ? mlp + "gate_up_proj" : "";
+  const auto before = norm(unit, name, c.norms.before_mlp);
   const std::vector<PackedLinear> parts = {{mlp + "gate_proj", c.inner}, {mlp + "up_proj", c.inner}};
   LinearLayer gate_up = add_together(unit, fused, parts, c.mlp_bias);
   LinearLayer down = add_linear(unit, mlp + "down_proj", c.inner, c.hidden, c.mlp_bias, c.init_std);
-  const auto after = norm(unit, name + "post_feedforward_layernorm", c.norms != Norms::before);
-  lora_.attach(unit, {{&gate_up, modules(c.fused, fused, parts)}, {&down, {mlp + "down_proj"}}});
+  const auto after = norm(unit, name, c.norms.after_mlp);
+  lora_.attach(unit, {{&gate_up, modules(fused, parts)}, {&down, {mlp + "down_proj"}}});
   return {.block = std::make_shared<GatedMlp>(unit, std::move(gate_up), std::move(down), c.activation),
           .before = before, .after = after};
 }
@@ -180,7 +183,7 @@ Layer DecoderBuilder::make_layer(int64_t i, Unit& unit) {
   layer.sublayers.push_back(mlp(name, unit));
   for (uint32_t site = 0; site < 2; ++site)
     layer.sublayers[site].dropout = {settings_.dropout ? config_.branch_dropout : 0,
-                                     place_.dropout_site + 2 * static_cast<uint32_t>(i) + site};
+                                     place_.dropout_site + 2 * static_cast<uint32_t>(i) + site, config_.branch_scale};
   return layer;
 }
 

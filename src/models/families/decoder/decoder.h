@@ -27,12 +27,14 @@ struct DecoderConfig {
   float branch_dropout = 0;                // of the output of attention and MLP
   bool tied = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
-  bool fused = false;                      // q, k and v are one matrix of the checkpoint, and so are gate and up
+  bool fused_qkv = false, fused_gate_up = false;  // one matrix of the checkpoint holds q, k and v; gate and up
   GateActivation activation = GateActivation::silu;
 
-  /// Where a layer's norms stand: before attention and MLP; after them, inside of the branch; or both.
-  enum class Norms { before, after, around };
-  Norms norms = Norms::before;
+  /// Names of a layer's norms: before attention and MLP, and after them, inside of the branch. Empty: there is no such norm.
+  struct NormNames {
+    std::string before_attention = "input_layernorm", after_attention, before_mlp = "post_attention_layernorm", after_mlp;
+  };
+  NormNames norms;
   /// Of queries and keys: each head by itself, or all heads of a row together.
   enum class HeadNorms { none, each, together };
   HeadNorms head_norms = HeadNorms::none;
@@ -41,9 +43,12 @@ struct DecoderConfig {
   float score_scale = 0;                   // 0: 1 / sqrt(head_size)
   float score_cap = 0, logit_cap = 0;      // 0: none
   float token_scale = 1;                   // of embedded tokens
+  float branch_scale = 1;                  // of what attention and MLP add to the residual stream
+  float logit_scale = 1;
 
   RotaryPositions rotary;                  // the bits that transformers computes in f32
   RotaryPositions local_rotary;            // of layers that say so
+  bool rotary_neighbours = false;          // files have the elements of a rotated pair side by side: RowOrder
   /// What differs from layer to layer.
   struct LayerKind {
     enum class Turns { none, global, local };

@@ -95,10 +95,10 @@ void set_windows(DecoderConfig& config, int64_t window, const std::vector<bool>&
   for (size_t i = 0; i < config.kinds.size(); ++i) config.kinds[i].window = sliding.at(i) ? window : 0;
 }
 
-void read_shared_rotary(const JsonFields& fields, DecoderConfig& config, double base) {
+void read_shared_rotary(const JsonFields& fields, DecoderConfig& config, double base, double rotated_part) {
   const JsonFields rope = shared_rope(fields, config.model_type);
   config.rotary = read_rotary({.fields = fields, .rope = rope, .base = base, .head_size = config.head_size,
-                               .positions = config.max_text_tokens},
+                               .positions = config.max_text_tokens, .rotated_part = rotated_part},
                               config.max_text_tokens);
 }
 

@@ -30,7 +30,7 @@ std::vector<bool> read_sliding(const JsonFields& fields, int64_t layers, const s
 /// Reads sliding_window; null means 0, which is none.
 int64_t read_window(const JsonFields& fields, int64_t absent);
 void set_windows(DecoderConfig& config, int64_t window, const std::vector<bool>& sliding);
-/// Reads rotary positions that all layers share. `base`: the value of an absent rope_theta.
-void read_shared_rotary(const JsonFields& fields, DecoderConfig& config, double base = 10000);
+/// Reads rotary positions that all layers share. `base`: the value of an absent rope_theta; `rotated_part`: see RotarySource.
+void read_shared_rotary(const JsonFields& fields, DecoderConfig& config, double base = 10000, double rotated_part = 0);
 
 }  // namespace blipft

@@ -90,12 +90,12 @@ std::string read_type(const RotarySource& source) {
 
 int64_t read_rotated(const RotarySource& source) {
   const JsonFields &fields = source.fields, &rope = source.rope;
-  if (!source.phi) {
+  if (source.rotated_part == 0) {
     rope.only<double>("partial_rotary_factor", 1.0);
     fields.only<double>("partial_rotary_factor", 1.0);
     return source.head_size;
   }
-  const double part = rope.get<double>("partial_rotary_factor", fields.get<double>("partial_rotary_factor", 1.0));
+  const double part = rope.get<double>("partial_rotary_factor", fields.get<double>("partial_rotary_factor", source.rotated_part));
   const auto rotated = part > 0 && part <= 1 ? static_cast<int64_t>(static_cast<double>(source.head_size) * part) : 0;
   BLIPFT_USER_CHECK(rotated > 0 && rotated % 2 == 0, fields.file(), ": ",
                     rope.has("partial_rotary_factor") ? rope.prefix() : fields.prefix(),

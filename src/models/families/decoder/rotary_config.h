@@ -18,8 +18,8 @@ struct RotarySource {
   int64_t head_size = 0;
   int64_t positions = 0;                   // max_position_embeddings
   int64_t original_positions = 0;          // those before the scaling; 0: as llama3 scaling reads it
-  bool phi = false;                        // types default and longrope, a part of each head; else default, linear and
-                                           // llama3, whole heads
+  bool phi = false;                        // types default and longrope; else default, linear and llama3
+  double rotated_part = 0;                 // the value of an absent partial_rotary_factor; 0: whole heads alone are supported
 };
 
 /// The bits that transformers computes in f32. `max_tokens` becomes the longest text for which they are right.

@@ -62,7 +62,7 @@ void read_both_rotaries(const JsonFields& fields, DecoderConfig& config) {
 DecoderConfig read(const JsonFields& fields, bool third) {
   DecoderConfig config{.model_type = third ? "gemma3_text" : "gemma2"};
   read_sizes(fields, third ? kGemma3 : kGemma2, config);
-  config.norms = DecoderConfig::Norms::around;
+  config.norms = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"};
   config.norm_form = {.offset = 1, .rounds_once = true};
   config.head_norms = third ? DecoderConfig::HeadNorms::each : DecoderConfig::HeadNorms::none;
   config.activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh");
