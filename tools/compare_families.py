@@ -150,9 +150,17 @@ def of_gemma3(pick, n):
     return config
 
 
+def of_granite(pick, n):
+    return dict(sizes(pick, n, False), rope_parameters=rope_of(pick), attention_bias=pick.random() < 0.4,
+                mlp_bias=pick.random() < 0.4, embedding_multiplier=pick.choice([1.0, 12.0, 0.7]),
+                residual_multiplier=pick.choice([1.0, 0.22, 0.6]), attention_multiplier=pick.choice([1.0, 0.0078125, 0.3]),
+                logits_scaling=pick.choice([1.0, 8.0, 0.6]), hidden_act=pick.choice(["silu", "gelu"]))
+
+
 FAMILIES = {"llama": ("Llama", of_llama), "mistral": ("Mistral", of_mistral), "qwen2": ("Qwen2", of_qwen2),
             "qwen3": ("Qwen3", of_qwen3), "smollm3": ("SmolLM3", of_smollm3), "phi3": ("Phi3", of_phi3),
-            "olmo2": ("Olmo2", of_olmo2), "gemma2": ("Gemma2", of_gemma2), "gemma3": ("Gemma3", of_gemma3)}
+            "olmo2": ("Olmo2", of_olmo2), "granite": ("Granite", of_granite),
+            "gemma2": ("Gemma2", of_gemma2), "gemma3": ("Gemma3", of_gemma3)}
 
 
 ENCODER_DECODERS = {"t5": encoder_decoders.T5(ROOT, WORDS, BATCH, TOKENS),

@@ -83,15 +83,18 @@ def text_config(rng, family):
         return transformers.OPTConfig(ffn_dim=96, word_embed_proj_dim=heads * size, init_std=run.spread, dropout=0, **common)
     name = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config",
             "smollm3": "SmolLM3Config", "olmo2": "Olmo2Config", "phi3": "Phi3Config", "gemma2": "Gemma2Config",
-            "gemma3": "Gemma3TextConfig"}[family]
+            "gemma3": "Gemma3TextConfig", "granite": "GraniteConfig"}[family]
     common["num_key_value_heads"] = kv
-    if family in ("qwen2", "phi3"):        # no head_dim
+    if family in ("qwen2", "phi3", "granite"):  # no head_dim
         common["hidden_size"] = heads * size
     else:
         common["head_dim"] = size
     if family == "olmo2":
         del common["head_dim"]
         common["hidden_size"] = heads * size
+    if family == "granite":
+        common.update(embedding_multiplier=rng.choice([1.0, 12.0]), residual_multiplier=rng.choice([0.22, 0.7]),
+                      attention_multiplier=rng.choice([0.05, 0.3]), logits_scaling=rng.choice([1.0, 8.0]))
     if family == "mistral":
         common["sliding_window"] = rng.choice([None, 7, 64])
     if family in ("gemma2", "gemma3"):

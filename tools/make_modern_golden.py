@@ -52,6 +52,11 @@ CASES = {
                    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                    rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1000.0, factor=4.0),
                                         sliding_attention=dict(rope_type="default", rope_theta=100.0))),
+    # Factors of embedded tokens, branches, scores and logits.
+    "granite": dict(seed=9, family="Granite", lengths=[8, 5, 11], hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, vocab_size=61, max_position_embeddings=32,
+                    tie_word_embeddings=True, pad_token_id=None, embedding_multiplier=3.0, residual_multiplier=0.22,
+                    attention_multiplier=0.2, logits_scaling=0.75, rope_parameters=PLAIN),
     # Weights stored in bfloat16: norms of heads, and what is rounded once.
     "qwen3_bf16": dict(seed=7, family="Qwen3", lengths=[7, 4, 12], dtype=torch.bfloat16, hidden_size=32,
                        intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -61,6 +66,10 @@ CASES = {
                         head_dim=16, vocab_size=72, max_position_embeddings=16, sliding_window=4, pad_token_id=None,
                         query_pre_attn_scalar=16,
                         layer_types=["sliding_attention", "full_attention"]),
+    "granite_bf16": dict(seed=11, family="Granite", lengths=[7, 4, 12], dtype=torch.bfloat16, hidden_size=32,
+                         intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                         vocab_size=72, max_position_embeddings=16, pad_token_id=None, embedding_multiplier=3.0,
+                         residual_multiplier=0.22, attention_multiplier=0.2, logits_scaling=0.5),
 }
 NOT_OF_CONFIG = ("seed", "family", "lengths", "dtype", "pads_inside")
 

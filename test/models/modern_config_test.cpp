@@ -111,6 +111,19 @@ TEST_SUITE("modern config") {
     CHECK(read("llama", {{"resid_pdrop", 0.1}}).branch_dropout == 0);
   }
 
+  TEST_CASE("granite: factors of tokens, branches, scores and logits") {
+    const DecoderConfig usual = read("granite");
+    CHECK((usual.token_scale == 1 && usual.branch_scale == 1 && usual.score_scale == 1 && usual.logit_scale == 1));
+    const DecoderConfig granite = read("granite", {{"embedding_multiplier", 12.0}, {"residual_multiplier", 0.22},
+                                                   {"attention_multiplier", 0.0078125}, {"logits_scaling", 16}});
+    CHECK(granite.token_scale == 12);
+    CHECK(granite.branch_scale == 0.22f);
+    CHECK(granite.score_scale == 0.0078125f);
+    CHECK(granite.logit_scale == 0.0625f);
+    for (const char* key : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
+      for (const double factor : {0.0, -1.0, 1e7}) check_refused("granite", {{key, factor}}, {std::string(key) + ": found "});
+  }
+
   TEST_CASE("gemma2: caps, windows in every other layer, scales") {
     const DecoderConfig gemma = read("gemma2");
     CHECK(gemma.head_size == 256);
@@ -161,7 +174,7 @@ TEST_SUITE("modern config") {
   }
 
   TEST_CASE("quantised, bidirectional and unknown files are refused in every family") {
-    for (const char* type : {"qwen3", "smollm3", "olmo2", "phi3", "gemma2", "gemma3_text"}) {
+    for (const char* type : {"qwen3", "smollm3", "olmo2", "phi3", "granite", "gemma2", "gemma3_text"}) {
       check_refused(type, {{"is_causal", false}}, {"is_causal: found false"});
       check_refused(type, {{"quantization_config", {{"bits", 4}}}}, {"quantization_config"});
       check_refused(type, {{"attention_dropout", 2}}, {"attention_dropout: found 2"});

@@ -9,8 +9,9 @@ namespace {
 
 // Each with what LLaMA has not: see tools/make_modern_golden.py.
 const std::vector<std::string> kConfigurations = {"modern_qwen3", "modern_smollm3", "modern_olmo2",
-                                                 "modern_phi3",  "modern_gemma2",  "modern_gemma3"};
-const std::vector<std::string> kBf16 = {"modern_qwen3_bf16", "modern_gemma3_bf16"};
+                                                 "modern_phi3",  "modern_gemma2",  "modern_gemma3",
+                                                 "modern_granite"};
+const std::vector<std::string> kBf16 = {"modern_qwen3_bf16", "modern_gemma3_bf16", "modern_granite_bf16"};
 
 void check_everything_in_f32(DeviceKind kind) {
   for (const char* text_padding : {"max", "packed"})

@@ -32,6 +32,7 @@ Family qwen3();
 Family smollm3();
 Family phi3();
 Family olmo2();
+Family granite();
 Family gemma2();
 Family gemma3_text();
 Family gemma3();
@@ -40,7 +41,7 @@ Family gemma3();
 
 inline std::vector<Family> all_families() {
   using namespace families;
-  return {blip2(), instructblip(), t5(), llama(), mistral(), qwen2(), qwen3(), smollm3(), phi3(), olmo2(), gemma2(),
+  return {blip2(), instructblip(), t5(), llama(), mistral(), qwen2(), qwen3(), smollm3(), phi3(), olmo2(), granite(), gemma2(),
           gemma3_text(), gemma3()};
 }
 
