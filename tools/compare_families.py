@@ -157,9 +157,15 @@ def of_granite(pick, n):
                 logits_scaling=pick.choice([1.0, 8.0, 0.6]), hidden_act=pick.choice(["silu", "gelu"]))
 
 
+def of_glm4(pick, n):
+    config = dict(sizes(pick, n), attention_bias=pick.random() < 0.6, hidden_act=pick.choice(["silu", "gelu"]))
+    parts = [part for part in (1.0, 0.75, 0.5, 0.25) if int(config["head_dim"] * part) in range(2, 999, 2)]
+    return dict(config, rope_parameters=dict(rope_of(pick), partial_rotary_factor=pick.choice(parts)))
+
+
 FAMILIES = {"llama": ("Llama", of_llama), "mistral": ("Mistral", of_mistral), "qwen2": ("Qwen2", of_qwen2),
             "qwen3": ("Qwen3", of_qwen3), "smollm3": ("SmolLM3", of_smollm3), "phi3": ("Phi3", of_phi3),
-            "olmo2": ("Olmo2", of_olmo2), "granite": ("Granite", of_granite),
+            "olmo2": ("Olmo2", of_olmo2), "granite": ("Granite", of_granite), "glm4": ("Glm4", of_glm4),
             "gemma2": ("Gemma2", of_gemma2), "gemma3": ("Gemma3", of_gemma3)}
 
 

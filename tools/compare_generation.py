@@ -83,7 +83,7 @@ def text_config(rng, family):
         return transformers.OPTConfig(ffn_dim=96, word_embed_proj_dim=heads * size, init_std=run.spread, dropout=0, **common)
     name = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config",
             "smollm3": "SmolLM3Config", "olmo2": "Olmo2Config", "phi3": "Phi3Config", "gemma2": "Gemma2Config",
-            "gemma3": "Gemma3TextConfig", "granite": "GraniteConfig"}[family]
+            "gemma3": "Gemma3TextConfig", "granite": "GraniteConfig", "glm4": "Glm4Config"}[family]
     common["num_key_value_heads"] = kv
     if family in ("qwen2", "phi3", "granite"):  # no head_dim
         common["hidden_size"] = heads * size

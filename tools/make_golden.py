@@ -238,7 +238,7 @@ def distances(single, double, zero):
     skip = {(key, first): end for key, first, end in zero}
 
     def without_zero(key, tensor):
-        for (name, first), end in skip.items():
+        for (name, first), end in sorted(skip.items(), reverse=True):
             if name == key:
                 tensor = torch.cat([tensor.flatten()[:first], tensor.flatten()[end:]])
         return tensor

@@ -16,7 +16,7 @@ import transformers
 
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "test/golden")
 MODELS = ("llama_gqa", "llama_mha", "llama_mistral", "llama_qwen2", "llama_odd", "modern_qwen3", "modern_smollm3", "modern_olmo2",
-          "modern_phi3", "modern_gemma2", "modern_gemma3", "modern_granite", "blip2_ordinary", "blip2_odd")
+          "modern_phi3", "modern_gemma2", "modern_gemma3", "modern_granite", "modern_glm4", "blip2_ordinary", "blip2_odd")
 CASES, TOKENS = 6, 7
 
 

@@ -57,6 +57,11 @@ CASES = {
                     num_attention_heads=4, num_key_value_heads=2, vocab_size=61, max_position_embeddings=32,
                     tie_word_embeddings=True, pad_token_id=None, embedding_multiplier=3.0, residual_multiplier=0.22,
                     attention_multiplier=0.2, logits_scaling=0.75, rope_parameters=PLAIN),
+    # Norms before and after, gate and up as one matrix, half of each head turns, pairs of neighbours, biases of q, k and v.
+    "glm4": dict(seed=10, family="Glm4", lengths=[10, 4, 7], hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                 num_attention_heads=4, num_key_value_heads=2, head_dim=12, vocab_size=59, max_position_embeddings=32,
+                 pad_token_id=None, eos_token_id=2, attention_bias=True,
+                 rope_parameters=dict(PLAIN, partial_rotary_factor=0.5)),
     # Weights stored in bfloat16: norms of heads, and what is rounded once.
     "qwen3_bf16": dict(seed=7, family="Qwen3", lengths=[7, 4, 12], dtype=torch.bfloat16, hidden_size=32,
                        intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -165,6 +170,11 @@ def compute(directory, batch, dtype):
 
 def zero_gradients(config):
     """Where layers do not turn keys, all keys of a query's scores get the same from the bias: softmax ignores it."""
+    if config.model_type == "glm4" and config.attention_bias:
+        size = config.head_dim
+        turned = int(size * config.rope_parameters["partial_rotary_factor"])
+        return [(f"model.layers.{i}.self_attn.k_proj.bias", head * size + turned, (head + 1) * size)
+                for i in range(config.num_hidden_layers) for head in range(config.num_key_value_heads)]
     if config.model_type != "smollm3" or not config.attention_bias:
         return []
     width = config.hidden_size // config.num_attention_heads * config.num_key_value_heads

@@ -124,6 +124,20 @@ TEST_SUITE("modern config") {
       for (const double factor : {0.0, -1.0, 1e7}) check_refused("granite", {{key, factor}}, {std::string(key) + ": found "});
   }
 
+  TEST_CASE("glm4: four norms, one matrix for gate and up, half of each head in pairs of neighbours") {
+    const DecoderConfig glm = read("glm4");
+    CHECK(glm.norms.after_attention == "post_self_attn_layernorm");
+    CHECK(glm.norms.before_mlp == "post_attention_layernorm");
+    CHECK((glm.fused_gate_up && !glm.fused_qkv && glm.rotary_neighbours));
+    CHECK((glm.qkv_bias && !glm.output_bias));
+    CHECK(glm.rotary.rotated == 64);
+    CHECK(glm.rotary.frequencies[1] == doctest::Approx(std::pow(1e4, -2.0 / 64)).epsilon(1e-6));
+    CHECK(read("glm4", {{"partial_rotary_factor", 1.0}}).rotary.rotated == 0);
+    CHECK(read("glm4", {{"rope_parameters", {{"partial_rotary_factor", 0.25}}}}).rotary.rotated == 32);
+    check_refused("glm4", {{"partial_rotary_factor", 0.01}}, {"partial_rotary_factor: found 0.01", "128"});
+    check_refused("llama", {{"partial_rotary_factor", 0.5}}, {"partial_rotary_factor: found 0.5"});
+  }
+
   TEST_CASE("gemma2: caps, windows in every other layer, scales") {
     const DecoderConfig gemma = read("gemma2");
     CHECK(gemma.head_size == 256);
@@ -174,7 +188,7 @@ TEST_SUITE("modern config") {
   }
 
   TEST_CASE("quantised, bidirectional and unknown files are refused in every family") {
-    for (const char* type : {"qwen3", "smollm3", "olmo2", "phi3", "granite", "gemma2", "gemma3_text"}) {
+    for (const char* type : {"qwen3", "smollm3", "olmo2", "phi3", "granite", "glm4", "gemma2", "gemma3_text"}) {
       check_refused(type, {{"is_causal", false}}, {"is_causal: found false"});
       check_refused(type, {{"quantization_config", {{"bits", 4}}}}, {"quantization_config"});
       check_refused(type, {{"attention_dropout", 2}}, {"attention_dropout: found 2"});

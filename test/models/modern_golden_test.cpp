@@ -10,7 +10,7 @@ namespace {
 // Each with what LLaMA has not: see tools/make_modern_golden.py.
 const std::vector<std::string> kConfigurations = {"modern_qwen3", "modern_smollm3", "modern_olmo2",
                                                  "modern_phi3",  "modern_gemma2",  "modern_gemma3",
-                                                 "modern_granite"};
+                                                 "modern_granite", "modern_glm4"};
 const std::vector<std::string> kBf16 = {"modern_qwen3_bf16", "modern_gemma3_bf16", "modern_granite_bf16"};
 
 void check_everything_in_f32(DeviceKind kind) {

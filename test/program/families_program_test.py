@@ -36,7 +36,7 @@ try:
 except ImportError as missing:
     torch, why = None, str(missing)
 
-FAMILIES = ("qwen3", "smollm3", "phi3", "olmo2", "gemma2", "gemma3", "granite")
+FAMILIES = ("qwen3", "smollm3", "phi3", "olmo2", "gemma2", "gemma3", "granite", "glm4")
 ENCODER_DECODERS = ("t5", "blip2_t5", "instructblip_t5")
 SEED = 500                                 # not among those of compare_families.py's 40
 
@@ -279,7 +279,7 @@ def a_part_of_a_fused_matrix_is_no_target(space):
     check(result.status != 0 and "\"q\"" in result.err and "qkv_proj" in result.err, result)
 
 
-@test_each(("phi3", "olmo2", "gemma3", "granite"))
+@test_each(("phi3", "olmo2", "gemma3", "granite", "glm4"))
 def quantised_offloaded_and_recomputed_layers_change_no_bit(space, family):
     need_torch()
     folder = random_model(space, family, SEED + 2)
@@ -292,7 +292,7 @@ def quantised_offloaded_and_recomputed_layers_change_no_bit(space, family):
     check(plain[-1] != plain[0], family, plain)
 
 
-@test_each(("phi3", "gemma3", "granite"))
+@test_each(("phi3", "gemma3", "granite", "glm4"))
 def two_ranks_learn_as_one(space, family):
     need_torch()
     folder = random_model(space, family, SEED + 3)

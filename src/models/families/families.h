@@ -33,6 +33,7 @@ Family smollm3();
 Family phi3();
 Family olmo2();
 Family granite();
+Family glm4();
 Family gemma2();
 Family gemma3_text();
 Family gemma3();
@@ -41,8 +42,8 @@ Family gemma3();
 
 inline std::vector<Family> all_families() {
   using namespace families;
-  return {blip2(), instructblip(), t5(), llama(), mistral(), qwen2(), qwen3(), smollm3(), phi3(), olmo2(), granite(), gemma2(),
-          gemma3_text(), gemma3()};
+  return {blip2(), instructblip(), t5(), llama(), mistral(), qwen2(), qwen3(), smollm3(), phi3(), olmo2(), granite(),
+          glm4(), gemma2(), gemma3_text(), gemma3()};
 }
 
 /// The spec of a decoder of texts that transformers calls `class_name` ("LlamaForCausalLM") and keeps in a module that is
