@@ -12,6 +12,7 @@
 
 #include "blipft/batch.h"
 #include "blipft/config.h"
+#include "blipft/tokenizer_rules.h"
 
 namespace blipft {
 
@@ -76,8 +77,9 @@ class Tokenizer {
   virtual std::string eos_token() const { return {}; }
 };
 /// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt (BERT), else tokenizer.model (SentencePiece), with
-/// the special-token files beside them. Throws UserError naming the missing or broken file.
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
+/// the special-token files beside them. `rules` are those of the model's family. Throws UserError naming the missing or
+/// broken file.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory, const TokenizerRules& rules);
 /// Whether there is one of these files.
 bool has_tokenizer(const std::string& model_directory);
 

@@ -12,8 +12,6 @@
 #include "blipft/error.h"
 #include "blipft/family.h"
 #include "blipft/text.h"
-#include "text/tokenizer_split.h"
-#include "text/unicode.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 #include "text/tokenizer_split.h"

@@ -7,7 +7,6 @@
 #include "blipft/version.h"
 #include "checkpoint/checkpoints.h"
 #include "engine/settings.h"
-#include "io/json.h"
 #include "loading/text_survey.h"
 #include "weights/own_head.h"
 
@@ -99,8 +98,8 @@ void print_notes(const TrainingResources& r) {
     std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");
   if (config.train.matmul == MatmulType::fp8 && !on_gpu)
     std::printf("note       train.matmul fp8 is emulated on CPUs: the results are those of a GPU up to rounding, the speed is not\n");
-  if (config.model.init == InitialWeights::pretrained && has_head(r.model->units()) &&
-      says_tied(io::read_json_file<nlohmann::ordered_json>(config.model.path + "/config.json")))
+  if (config.model.init == InitialWeights::pretrained && has_head(r.model->units(), config.model.path) &&
+      says_tied(config.model.path))
     std::printf("note       config.json ties the head to the embeddings, but the checkpoint has another weight for it: the "
                 "head is trained untied, as transformers loads it\n");
 }

@@ -8,9 +8,9 @@
 #include <string>
 #include <variant>
 
+#include "models/families/decoder/decoder.h"
 #include "models/families/picture/qformer.h"
 #include "models/families/picture/vit.h"
-#include "models/families/decoder/decoder.h"
 #include "models/families/text/opt.h"
 #include "models/families/text/t5_config.h"
 
