@@ -47,6 +47,7 @@ constexpr const char* for_validation = "Set data.val_path or data.val_split_frac
 
 // Two of these three keys determine the third. resolve_for_ranks() refuses three that disagree.
 void add_samples_of_a_step(std::vector<KeyConflict>& table) {
+  static_assert(max_step_samples == 16777216);  // a message has the number
   const Condition total = is_not("train.total_batch_size", {"0"}), micro_batch = given("train.batch_size", {"auto"}),
                   accumulation = given("train.accumulate_grad_batches", {"0"});
   table.insert(table.end(), {
@@ -192,12 +193,6 @@ const Key& key_of(const std::string& full) {
 
 std::string text_of(const Config& config, const std::string& key) { return value_text(key_of(key), config); }
 
-bool on_command_line(const Config& config, const std::string& key) {
-  const auto place = config.places.find(key);
-  return place != config.places.end() &&
-         (place->second.starts_with(override_place) || place->second.starts_with(smoke_override));
-}
-
 bool in_file(const Config& config, const std::string& key) {
   return config.places.count(key) > 0 && !on_command_line(config, key);
 }
@@ -239,7 +234,7 @@ class ConflictSettler {
     const auto wins = [&](const Condition& one) { return winner_of(one.key) != nullptr; };
     const auto end = row.yields == first_key ? row.conditions.begin() + 1 : row.conditions.end();
     for (auto loser = row.conditions.begin(); loser != end; ++loser) {
-      const auto other_wins = [&](const Condition& one) { return one.key != loser->key && wins(one); };
+      const auto other_wins = [&](const Condition& one) { return &one != &*loser && wins(one); };
       const auto winner = std::find_if(row.conditions.begin(), row.conditions.end(), other_wins);
       if (!in_file(config_, loser->key) || winner == row.conditions.end()) continue;
       Config other = without(*loser, winner_of(winner->key));

@@ -44,7 +44,7 @@ void take_from_run(Config& config, const Config& run, const std::string& key) {
   const Field source = row.field(from);
   std::visit(
       [&]<class F>(const F& field) {
-        if constexpr (std::is_same_v<F, ChoiceField>) field.set(std::get<F>(source));
+        if constexpr (!std::is_pointer_v<F>) field.set(std::get<F>(source));
         else *field = *std::get<F>(source);
       },
       row.field(config));

@@ -12,28 +12,28 @@ namespace {
 
 StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, StrategyKind strategy_kind) {
   StoreContext context{.device = parts.device, .ops = parts.ops, .arena = parts.arena, .units = parts.model->units(),
-                       .types = precision_types(*parts.config), .optimizer = parts.optimizer,
+                       .types = precision_types(*parts.config), .optimizer = parts.trains ? parts.optimizer : nullptr,
                        .policy = parts.policy ? parts.policy : &policy};
   const TrainSection& train = parts.config->train;
-  context.used_once = train.accumulate_grad_batches == 1 && largest_norm(train) == 0;
+  context.used_once = !parts.trains || (train.accumulate_grad_batches == 1 && largest_norm(train) == 0);
   context.shards = shard_count(strategy_kind, parts.groups.shard->size());
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;
 }
 
-// Enough to gather the next layer, whichever it is, while the one before it computes.
-ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& store,
-                              const std::vector<const Unit*>& units) {
+// Enough to gather the next layer, whichever it is, while the one before it computes: of a step 9 of 10 units, since memory is
+// short there; of generation all.
+ShardedSettings with_prefetch(ShardedSettings settings, const EngineParts& parts, const ParameterStore& store) {
   std::vector<int64_t> sizes;
-  for (const Unit* unit : units) sizes.push_back(store.gathered_bytes(*unit));
+  for (const Unit* unit : parts.model->units()) sizes.push_back(store.gathered_bytes(*unit));
   std::sort(sizes.begin(), sizes.end());
-  if (settings.prefetch_bytes == 0) settings.prefetch_bytes = sizes[sizes.size() * 9 / 10];
+  if (settings.prefetch_bytes == 0) settings.prefetch_bytes = parts.trains ? sizes[sizes.size() * 9 / 10] : sizes.back();
   return settings;
 }
 
 std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterStore& store) {
   const TrainSection& train = parts.config->train;
-  if (train.matmul != MatmulType::fp8) return nullptr;
+  if (!parts.trains || train.matmul != MatmulType::fp8) return nullptr;
   const Fp8Settings settings{.gradients = train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2,
                              .least_size = train.fp8_least_size, .excluded = train.matmul_exclude,
                              .kept_bytes = parts.fp8_kept_bytes, .counts = parts.config->trace.fp8_every > 0,
@@ -53,11 +53,13 @@ Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const Shard
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
       policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_kind)),
-      sharded(with_prefetch(asked, store, parts.model->units())), fp8(make_fp8(parts, store)), parts_(parts) {
+      sharded(with_prefetch(asked, parts, store)), fp8(make_fp8(parts, store)), parts_(parts) {
   const StrategyContext context{.device = parts.device, .ops = parts.ops, .groups = parts.groups, .arena = parts.arena,
                                 .store = &store, .units = parts.model->units(),
                                 .observer = observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
   strategy = make_strategy(strategy_kind, context, sharded);
+  BLIPFT_CHECK(parts.trains || !store.trains(), "texts are generated alone by a model in which something is trained");
+  if (!parts.trains) return;
   program = std::make_unique<StepProgram>(
       StepParts{.config = parts.config, .device = parts.device, .ops = parts.ops, .comm = parts.groups.all,
                 .arena = parts.arena, .model = parts.model, .strategy = strategy.get(), .optimizer = parts.optimizer,
@@ -71,7 +73,8 @@ void Engine::decode_with(const DecodeProgramSettings& settings, int32_t pad_id) 
   DecodeParts parts{.device = parts_.device, .ops = parts_.ops, .arena = parts_.arena, .model = parts_.model,
                     .strategy = strategy.get(), .pixel_statistics = parts_.pixel_statistics,
                     .compute = precision_types(*parts_.config).compute, .pad_id = pad_id,
-                    .graphs = parts_.config->parallel.cuda_graph && parts_.device->kind() == DeviceKind::cuda};
+                    .graphs = parts_.config->parallel.cuda_graph && parts_.device->kind() == DeviceKind::cuda,
+                    .own_workspace = !parts_.trains};
   parts.spans = parts_.spans;
   parts.observer = observer ? static_cast<StepObserver*>(observer.get()) : parts_.spans;
   decoder = std::make_unique<DecodeProgram>(parts, settings);
@@ -81,7 +84,7 @@ void Engine::bind() {
   store.bind();
   strategy->bind();
   if (fp8) fp8->bind(*parts_.arena);
-  program->bind();
+  if (program) program->bind();
   if (decoder) decoder->bind();
 }
 

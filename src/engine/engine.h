@@ -29,6 +29,7 @@ struct EngineParts {
   Activity* activity = nullptr;            ///< optional: is told of units and their collectives
   int64_t fp8_kept_bytes = 0;              ///< of weights in fp8 that stay over a step
   bool fp8_keep_inputs = false;            ///< whether inputs in fp8 stay for backward
+  bool trains = true;                      ///< false: texts are generated alone, by a model in which nothing is trained
 };
 
 /// Lets the other ranks of this machine address the memory of an engine, where `config` asks for it. Called by all ranks,
@@ -37,10 +38,11 @@ void expose_memory(const Config& config, CommGroups& groups, const Arena& arena,
 
 class Engine {
  public:
-  /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units.
+  /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units of a model that is
+  /// trained, for all units of another.
   Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& sharded);
-  /// Texts are generated between steps, with such a program: to be called before it is planned, or committed. It may be
-  /// called again, and the last call counts. Takes no persistent memory.
+  /// Adds the program that generates texts, alone or between steps. Called before memory is planned or committed; it may be
+  /// called again, and the last call counts. Between steps it takes no persistent memory.
   void decode_with(const DecodeProgramSettings& settings, int32_t pad_id);
   /// After Arena::commit.
   void bind();
@@ -51,7 +53,7 @@ class Engine {
   const ShardedSettings sharded;
   std::unique_ptr<Strategy> strategy;
   const std::unique_ptr<Fp8Products> fp8;            ///< null without train.matmul fp8
-  std::unique_ptr<StepProgram> program;
+  std::unique_ptr<StepProgram> program;              ///< null unless parts.trains
   std::unique_ptr<DecodeProgram> decoder;            ///< null without decode_with()
 
  private:

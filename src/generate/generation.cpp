@@ -20,13 +20,14 @@ namespace {
 
 Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.shard.get(), plan.replicate.get()}; }
 
-std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
-                                          Arena& arena, StrategyKind strategy, const PixelStatistics& statistics,
-                                          const DecodeProgramSettings& settings, int32_t pad_id) {
-  EngineParts parts{.config = &config, .model = &model, .device = &device, .ops = &ops, .groups = groups,
-                    .arena = &arena};
-  parts.pixel_statistics = statistics;
-  return std::make_unique<DecodeEngine>(parts, strategy, ShardedSettings{}, settings, pad_id);
+std::unique_ptr<Engine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
+                                    Arena& arena, StrategyKind strategy, const PixelStatistics& statistics,
+                                    const DecodeProgramSettings& settings, int32_t pad_id) {
+  const EngineParts parts{.config = &config, .model = &model, .device = &device, .ops = &ops, .groups = groups,
+                          .arena = &arena, .pixel_statistics = statistics, .trains = false};
+  auto engine = std::make_unique<Engine>(parts, strategy, ShardedSettings{});
+  engine->decode_with(settings, pad_id);
+  return engine;
 }
 
 // Throws AgreedError if the ranks would generate with different weights, as far as the files' names, sizes and headers tell.
@@ -56,7 +57,7 @@ GenerationPlan plan_generation(const Config& config, Model& model, const GroupSi
   plan.engine = make_engine(config, model, *plan.device, *plan.ops, plan_groups(plan), *plan.arena, strategy, {}, settings,
                             pad_id);
   // The first passes teach a strategy that gathers the order of units.
-  for (int i = 0; i < (cuts_parameters(strategy) ? 2 : 1); ++i) plan.engine->program.record_passes();
+  for (int i = 0; i < (cuts_parameters(strategy) ? 2 : 1); ++i) plan.engine->decoder->record_passes();
   plan.arena->plan(std::max(loading_scratch_bytes(), init_scratch_bytes()));
   return plan;
 }
@@ -123,7 +124,7 @@ void Generation::choose(const TextsToGenerate& work) {
                             found);
   if (found) return;
   const int64_t least = plan_.arena->total_bytes();
-  throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->program.cache_bytes()),
+  throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->decoder->cache_bytes()),
                          " of it keys and values of ", plan_.settings.slots, " texts of ", plan_.settings.most_ids,
                          " tokens), and ", memory_text(free), " is free on ", device_->name(),
                          ". What helps: a smaller generate.batch_size or generate.max_new_tokens, model.quantize=nf4, "
@@ -169,7 +170,7 @@ void Generation::run(const GeneratorCalls& asked) {
   GeneratorCalls calls = asked;
   if (plan_.strategy == StrategyKind::fsdp) calls.any = [this](bool mine) { return any(mine); };
   calls.round = [this] { begin_round(Activity::Phase::generation); };
-  Generator generator(engine_->program, settings().returned, device_->kind() != DeviceKind::cuda);
+  Generator generator(*engine_->decoder, settings().returned, device_->kind() != DeviceKind::cuda);
   generator.run(calls);
   tokens_ += generator.tokens();
   step_ms_ = generator.step_milliseconds();
@@ -177,7 +178,7 @@ void Generation::run(const GeneratorCalls& asked) {
 
 std::vector<TextLikelihood> Generation::score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels) {
   begin_round(Activity::Phase::scoring);
-  return engine_->program.score(texts, pixels);
+  return engine_->decoder->score(texts, pixels);
 }
 
 void Generation::begin_round(Activity::Phase phase) {

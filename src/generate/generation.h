@@ -8,8 +8,8 @@
 #include "blipft/comm.h"
 #include "blipft/text.h"
 #include "checkpoint/content_check.h"
-#include "engine/decode/decode_engine.h"
 #include "engine/decode/decode_shape.h"
+#include "engine/engine.h"
 #include "generate/generation_model.h"
 #include "generate/generator.h"
 
@@ -21,7 +21,7 @@ struct GenerationPlan {
   std::unique_ptr<Arena> arena;            ///< the blueprint
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Comm> all, shard, replicate;
-  std::unique_ptr<DecodeEngine> engine;
+  std::unique_ptr<Engine> engine;
   DecodeProgramSettings settings;
   StrategyKind strategy = StrategyKind::single;
 };
@@ -62,7 +62,7 @@ class Generation {
   /// Scores the next group of texts, of which so many are in `texts` that fits() says yes: see DecodeProgram::score(). Called
   /// by all ranks for the same number of groups where weights are cut over them; a group may be empty.
   std::vector<TextLikelihood> score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels);
-  bool fits(int64_t texts, int64_t ids) const { return engine_->program.fits(texts, ids); }
+  bool fits(int64_t texts, int64_t ids) const { return engine_->decoder->fits(texts, ids); }
   /// Whether this holds on any of the ranks that must do the same.
   bool any(bool mine) const { return plan_.strategy == StrategyKind::fsdp ? world_.any(mine ? 1 : 0) != 0 : mine; }
   const CommGroups* groups() const { return groups_.get(); }  ///< null unless the weights are sharded over the ranks
@@ -86,7 +86,7 @@ class Generation {
   std::unique_ptr<CommGroups> groups_;     // where weights are cut over the ranks
   GenerationPlan plan_;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<DecodeEngine> engine_;
+  std::unique_ptr<Engine> engine_;
   std::vector<WeightFiles> weight_files_;  // that were read; until load() has compared them
   int64_t tokens_ = 0;
   double step_ms_ = 0;

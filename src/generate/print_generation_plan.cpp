@@ -41,7 +41,7 @@ class PlannedGeneration {
     std::printf("%s: %s of up to %lld tokens at once on each of %lld rank(s), keys and values %s, in all %s of %s\n",
                 fits ? "fits" : "does not fit", counted(plan.settings.slots / plan.settings.beams, "text").c_str(),
                 static_cast<long long>(plan.settings.most_ids), static_cast<long long>(ranks_),
-                memory_text(plan.engine->program.cache_bytes()).c_str(),
+                memory_text(plan.engine->decoder->cache_bytes()).c_str(),
                 memory_text(plan.arena->total_bytes() + outside(plan)).c_str(), memory_text(gpu_.bytes).c_str());
     if (fits) std::printf("largest generate.batch_size that fits: %lld\n", static_cast<long long>(largest(plan.settings.most_ids)));
     return fits;

@@ -7,7 +7,7 @@ using namespace blipft;
 
 TEST_SUITE("answer text") {
   TEST_CASE("answers and references are cleaned alike") {
-    const auto tokenizer = load_tokenizer("test/golden/tokenizer/vocab_merges");
+    const auto tokenizer = load_tokenizer("test/golden/tokenizer/vocab_merges", {});
     GenerateSettings settings;
     const AnswerText plain(*tokenizer, settings);
     const std::pair<const char*, const char*> texts[] = {
@@ -28,7 +28,7 @@ TEST_SUITE("answer text") {
   }
 
   TEST_CASE("the references of a scored text are cleaned as the answer is") {
-    const auto tokenizer = load_tokenizer("test/golden/tokenizer/vocab_merges");
+    const auto tokenizer = load_tokenizer("test/golden/tokenizer/vocab_merges", {});
     GenerateSettings settings;
     settings.stop = {"|"};
     const AnswerText answers(*tokenizer, settings);

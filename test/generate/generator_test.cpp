@@ -54,8 +54,8 @@ TEST_SUITE("generator") {
         CAPTURE(new_tokens.size());
         GoldenRank rank = rank_of(beams);
         Run with{new_tokens}, ahead{new_tokens};
-        Generator(rank.engine->program, beams, true).run(with.calls());
-        Generator(rank.engine->program, beams, false).run(ahead.calls());
+        Generator(*rank.engine->decoder, beams, true).run(with.calls());
+        Generator(*rank.engine->decoder, beams, false).run(ahead.calls());
         for (const Run* run : {&with, &ahead}) {
           CHECK(run->ended);
           REQUIRE(run->found.size() == run->size());
@@ -89,7 +89,7 @@ TEST_SUITE("generator") {
       log += 't';
       done(std::move(result));
     };
-    Generator(rank.engine->program, 1, false).run(calls);
+    Generator(*rank.engine->decoder, 1, false).run(calls);
     CAPTURE(log);
     CHECK(log.find("YnYYtt") != std::string::npos);
     CHECK(log.find("YnYYtt") + 4 == log.find('t'));
@@ -108,7 +108,7 @@ TEST_SUITE("generator") {
         if (failed) throw Error("no seventh text");
         return next();
       };
-      CHECK_THROWS_WITH_AS(Generator(rank.engine->program, 1, synchronous).run(calls), "no seventh text", Error);
+      CHECK_THROWS_WITH_AS(Generator(*rank.engine->decoder, 1, synchronous).run(calls), "no seventh text", Error);
       CHECK(run.asked == 6);
       CHECK(run.found.size() >= static_cast<size_t>(run.asked - kAtOnce + 1));  // the seventh needs a free place
     }
@@ -124,7 +124,7 @@ TEST_SUITE("generator") {
         done(std::move(result));
         if (run.order.size() == 3) throw Error("the disk is full");
       };
-      CHECK_THROWS_WITH_AS(Generator(rank.engine->program, 1, synchronous).run(calls), "the disk is full", Error);
+      CHECK_THROWS_WITH_AS(Generator(*rank.engine->decoder, 1, synchronous).run(calls), "the disk is full", Error);
       CHECK(run.order == std::vector<int64_t>{0, 1, 2});
     }
   }
@@ -139,7 +139,7 @@ TEST_SUITE("generator") {
         if (ids.size() > 2) throw Error("no text");
         return std::nullopt;
       };
-      CHECK_THROWS_WITH_AS(Generator(rank.engine->program, 1, synchronous).run(calls), "no text", Error);
+      CHECK_THROWS_WITH_AS(Generator(*rank.engine->decoder, 1, synchronous).run(calls), "no text", Error);
       CHECK(run.order == std::vector<int64_t>{0});
     }
   }
@@ -156,7 +156,7 @@ TEST_SUITE("generator") {
         CHECK(run.found.count(number) == 0);
         grown[number].assign(ids.begin(), ids.end());
       };
-      Generator(rank.engine->program, 1, synchronous).run(calls);
+      Generator(*rank.engine->decoder, 1, synchronous).run(calls);
       REQUIRE(run.found.size() == run.size());
       for (const auto& [number, texts] : run.found) CHECK(texts.at(0).ids == grown[number]);
     }

@@ -24,9 +24,11 @@ struct GoldenRank {
     const DecodeProgramSettings program = decode_settings(settings, model->inputs(), texts, 2 * beams, false);
     plan = plan_generation(config, *model, 1, StrategyKind::single, program, 0);
     arena = std::make_unique<Arena>(*device, *plan.arena);
-    EngineParts parts{&config, model.get(), device.get(), ops.get(), Groups(comm.get()), arena.get()};
-    parts.pixel_statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}};
-    engine = std::make_unique<DecodeEngine>(parts, StrategyKind::single, ShardedSettings{}, program, 0);
+    const EngineParts parts{.config = &config, .model = model.get(), .device = device.get(), .ops = ops.get(),
+                            .groups = Groups(comm.get()), .arena = arena.get(),
+                            .pixel_statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}, .trains = false};
+    engine = std::make_unique<Engine>(parts, StrategyKind::single, ShardedSettings{});
+    engine->decode_with(program, 0);
     arena->commit();
     engine->bind();
     const WeightContext context{model->units(), &engine->store, engine->strategy.get(), device.get(), ops.get(),
@@ -41,7 +43,7 @@ struct GoldenRank {
   std::unique_ptr<Model> model;
   GenerationPlan plan;
   std::unique_ptr<Arena> arena;
-  std::unique_ptr<DecodeEngine> engine;
+  std::unique_ptr<Engine> engine;
 };
 
 /// As the script makes them.

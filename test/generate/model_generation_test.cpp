@@ -39,7 +39,7 @@ TEST_SUITE("generation golden") {
           CHECK(result.texts.size() == 1);
           found[result.number] = result.texts.at(0).ids;
         };
-        Generator(rank.engine->program, 1, true).run(calls);
+        Generator(*rank.engine->decoder, 1, true).run(calls);
         REQUIRE(found.size() == mine.size());
         for (size_t i = 0; i < mine.size(); ++i) {
           CAPTURE(i);
@@ -67,7 +67,7 @@ TEST_SUITE("generation golden") {
         return std::exchange(given, true) ? std::nullopt : std::optional<TextRequest>(request_of(one, 0, picture));
       };
       calls.done = [&](const TextResult& result) { score = result.texts.at(0).score; };
-      Generator(rank.engine->program, 1, true).run(calls);
+      Generator(*rank.engine->decoder, 1, true).run(calls);
       BatchSample whole;
       whole.text.ids = ids;
       whole.text.ids.insert(whole.text.ids.end(), more.begin(), more.end());
@@ -75,7 +75,7 @@ TEST_SUITE("generation golden") {
       std::fill(whole.text.learnt.begin() + static_cast<std::ptrdiff_t>(ids.size()), whole.text.learnt.end(), 1);
       const std::vector<uint8_t> pixels = picture > 0 ? pixels_of(one.at("seed").get<int64_t>(), picture) : std::vector<uint8_t>{};
       const uint8_t* const pictures[] = {pixels.data()};
-      const std::vector<TextLikelihood> found = rank.engine->program.score({&whole, 1}, pictures);
+      const std::vector<TextLikelihood> found = rank.engine->decoder->score({&whole, 1}, pictures);
       REQUIRE(found.size() == 1);
       CHECK(found[0].tokens == static_cast<int64_t>(more.size()));
       CHECK(found[0].log_likelihood == doctest::Approx(score).epsilon(1e-5));  // f32, some tens of sums of some tens of terms
