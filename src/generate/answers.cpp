@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include <unistd.h>
 
@@ -26,6 +25,7 @@
 #include "generate/answers/thumbnails.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
+#include "generate/records.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "liveness/launch_watch.h"
@@ -208,28 +208,15 @@ class AnswerRun {
       for (const std::vector<uint8_t>& one : pixels) pictures.push_back(one.data());
       const std::vector<TextLikelihood> likelihoods = generation_.score(group, pictures);
       for (size_t i = 0; i < likelihoods.size(); ++i)
-        likelihoods_ += concat(numbers[i], " ", exact(likelihoods[i].log_likelihood), " ", likelihoods[i].tokens, "\n");
+        losses_.push_back({.index = numbers[i], .log_likelihood = likelihoods[i].log_likelihood, .tokens = likelihoods[i].tokens});
     }
   }
 
-  static std::string exact(double value) {
-    char text[64];
-    std::snprintf(text, sizeof text, "%a", value);
-    return text;
-  }
-
-  // Scores of the whole texts, of all ranks, on rank 0.
-  std::vector<Score> text_scores(const std::vector<std::string>& parts) const {
+  // Scores of the whole texts.
+  std::vector<Score> text_scores(const std::vector<ScoredLoss>& texts) const {
+    if (texts.empty()) return {};
     Evaluation losses;
-    for (const std::string& part : parts) {
-      std::istringstream lines(part);
-      std::string likelihood;
-      for (ScoredLoss one; lines >> one.index >> likelihood >> one.tokens;) {
-        one.log_likelihood = std::strtod(likelihood.c_str(), nullptr);
-        losses.add(one);
-      }
-    }
-    if (losses.size() == 0) return {};
+    for (const ScoredLoss& one : texts) losses.add(one);
     return losses.scores(loss_metrics());
   }
 
@@ -238,8 +225,8 @@ class AnswerRun {
     const PromptSet& set = set_->prompt_set();
     const int64_t left_out =
         set.left_out_everywhere() + static_cast<int64_t>(world_.sum(static_cast<double>(set.left_out_here())));
-    const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_),
-                                   thumbnails = world_.gather_texts(thumbnails_->lines());
+    const std::vector<std::string> lines = files_->all_lines(), thumbnails = world_.gather_texts(thumbnails_->lines());
+    const std::vector<ScoredLoss> losses = gather_records(world_, losses_);
     world_.together([&] {
       if (!first()) return;
       std::printf("generated  %zu texts, %.0f tokens, %.2f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
@@ -248,7 +235,7 @@ class AnswerRun {
       if (left_out > 0)
         std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
                     set_->prompt_set().left_out().empty() ? "none" : set_->prompt_set().left_out().front().c_str());
-      if (request_.evaluate) losses_ = text_scores(likelihoods);
+      if (request_.evaluate) loss_scores_ = text_scores(losses);
       write_files(lines, Thumbnails::of_lines(set_->prompt_set().prompts(), thumbnails));
     });
     files_->remove_partial();
@@ -301,7 +288,7 @@ class AnswerRun {
       if (of_texts(name)) names.push_back(name);
     BLIPFT_USER_CHECK(names.empty() || evaluation.size() > 0, set_->prompt_set().path(), ": no sample has a reference text, and ",
                       names.front(), " compares with one; choose samples with answers, or leave evaluate.metrics empty");
-    std::vector<Score> scores = losses_;
+    std::vector<Score> scores = loss_scores_;
     if (!names.empty())
       for (Score& one : evaluation.scores(names)) scores.push_back(std::move(one));
     if (scores.empty()) return {};
@@ -319,8 +306,8 @@ class AnswerRun {
   std::unique_ptr<AnswerSet> set_;
   std::unique_ptr<Thumbnails> thumbnails_;
   std::unique_ptr<AnswerFiles> files_;
-  std::string likelihoods_;                // of this rank's, a line each
-  std::vector<Score> losses_;              // on rank 0
+  std::vector<ScoredLoss> losses_;         // of this rank's texts
+  std::vector<Score> loss_scores_;         // of all, on rank 0
 };
 
 }  // namespace

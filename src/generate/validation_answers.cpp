@@ -2,8 +2,6 @@
 #include "generate/validation_answers.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -11,6 +9,7 @@
 #include "engine/placement.h"
 #include "evaluate/run_metrics.h"
 #include "generate/answers/answer_set.h"
+#include "generate/records.h"
 #include "io/json.h"
 
 namespace blipft {
@@ -19,22 +18,18 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// "cider 0x1.8p-1 120", a line each: as every rank gets them, to the last bit.
-std::string lines_of(const std::vector<Score>& scores, int64_t samples) {
-  std::string text;
-  for (const Score& one : scores) {
-    char value[64];
-    std::snprintf(value, sizeof value, "%a", one.value);
-    text += concat(one.metric, " ", value, " ", samples, "\n");
-  }
-  return text;
-}
-
-void read_scores(const std::string& text, ValidationScores& to) {
-  std::istringstream lines(text);
-  std::string metric, value;
-  to.scores.clear();
-  while (lines >> metric >> value >> to.samples) to.scores.push_back({metric, std::strtod(value.c_str(), nullptr), {}, {}});
+// Gives all ranks the scores of rank 0, without those of single samples.
+void share_scores(const World& world, ValidationScores& found) {
+  std::string names;
+  std::vector<double> values;
+  for (const Score& one : found.scores) names += one.metric + "\n", values.push_back(one.value);
+  std::istringstream lines(world.from_rank(0, names));
+  values = records_of_first_rank(world, values);
+  found.samples = records_of_first_rank(world, std::vector<int64_t>{found.samples}).at(0);
+  if (world.rank() == 0) return;
+  found.scores.clear();
+  std::string metric;
+  for (size_t i = 0; std::getline(lines, metric); ++i) found.scores.push_back({metric, values.at(i), {}, {}});
 }
 
 }  // namespace
@@ -110,15 +105,12 @@ ValidationScores ValidationAnswers::evaluate() {
   const World& world = *parts_.world;
   const std::vector<std::string> lines = world.gather_texts(generate());
   ValidationScores found;
-  std::string text;
   world.together([&] {
     if (world.rank() > 0) return;
     found.texts = texts_of(lines, found.tokens);
     found.scores = scores_of(found.texts, found.samples);
-    text = lines_of(found.scores, found.samples);
   });
-  text = world.from_rank(0, text);
-  if (world.rank() > 0) read_scores(text, found);
+  share_scores(world, found);
   const PromptSet& set = parts_.prompts->set;
   left_out_ = set.left_out_everywhere() + static_cast<int64_t>(world.sum(static_cast<double>(set.left_out_here())));
   return found;
