@@ -123,14 +123,14 @@ void check_linear_backward_weight(DType t, DType gradient, int64_t m, int64_t k,
   CHECK_CLOSE(c.read(a.dbias), dbias, limit);
 }
 
-void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residual, float p, bool add, float scale = 1) {
+void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residual, float p, bool add, float kept_scale = 1) {
   const int64_t m = samples * tokens;
   OpContext c(cpu());
   NormForward f;
   f.x = c.input("x", t, {m, n}, -1, 2);
   if (residual) f.residual = c.input("residual", t, {m, n});
   if (p > 0) f.dropout = make_dropout(c, p, samples, tokens);
-  f.dropout.scale = scale;
+  f.dropout.scale = kept_scale;
   if (residual || f.dropout) f.sum = c.output("sum", t, {m, n});
   f.gamma = c.input("gamma", t, {n}, 0.5, 1.5);
   f.beta = c.input("beta", t, {n});
