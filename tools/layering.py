@@ -73,7 +73,7 @@ TABLE = [
      ("cpu", "", "ops/ base/")],
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
-    [("ops", "device monitor tensor ops linear_ops decode_ops head_norm relative_bias philox", "base")],
+    [("ops", "device monitor tensor ops dropout linear_ops decode_ops head_norm relative_bias philox", "base")],
     [("base", "choices doing error tokenizer_rules version", "")],
 ]
 

@@ -494,8 +494,4 @@ std::vector<std::pair<std::string, std::string>> config_values(const Config& con
   return all;
 }
 
-std::string checkpoints_folder(const Config& config) {
-  return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
-}
-
 }  // namespace blipft

@@ -161,4 +161,8 @@ double time_limit_seconds(const Config& config) {
   return seconds;
 }
 
+std::string checkpoints_folder(const Config& config) {
+  return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
+}
+
 }  // namespace blipft
