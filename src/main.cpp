@@ -4,9 +4,6 @@
 #include <string>
 
 #include "agreement/rank_guard.h"
-#include "generate/answers.h"
-#include "generate/print_generation_plan.h"
-#include <unistd.h>
 #include "base/standard_output.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"

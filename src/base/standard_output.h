@@ -15,6 +15,10 @@ int check_standard_output(int status);
 /// reads), gives up after a second, so that a process which must end does end. Safe in signal handlers.
 void write_error_now(std::string_view text);
 
+/// Returns true if a person reads standard output on a terminal. Open MPI gives rank 0 a pseudo-terminal of its own; then the
+/// output of mpirun, the parent process, decides.
+bool stdout_is_terminal();
+
 /// Returns generated text as it may be printed: on a terminal, control characters but line ends and tabs are written as \x1b
 /// or \u009b, so that a text does not steer the terminal; else unchanged. `text` is UTF-8 in whole characters.
 std::string printable(std::string_view text, bool is_terminal);

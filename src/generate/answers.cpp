@@ -7,7 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
 
 #include "agreement/rank_guard.h"
 #include "base/standard_output.h"
@@ -77,7 +76,7 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   const AnswerText answers(generation.tokenizer(), generation.settings());
   const bool streams = generation.settings().beams == 1 && generation.settings().stop.empty();
   const std::unique_ptr<TextStream> stream = generation.tokenizer().text_stream();
-  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  const bool terminal = stdout_is_terminal();
   size_t told = 0;
   GeneratorCalls calls;
   calls.next = [&, given = false]() mutable {

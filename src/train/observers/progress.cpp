@@ -1,15 +1,12 @@
 // Printing; see progress.h.
 #include "train/observers/progress.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 
 #include "base/memory_text.h"
+#include "base/standard_output.h"
 #include "blipft/version.h"
 
 namespace blipft {
@@ -34,16 +31,6 @@ std::string flops_text(double flops) {
   return text;
 }
 
-// Whether a person watches. Open MPI gives rank 0 a pseudo-terminal of its own, wherever mpirun's output goes; what
-// counts then is the output of mpirun, the parent process.
-bool watched_on_terminal() {
-  if (isatty(STDOUT_FILENO) != 1) return false;
-  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return true;
-  std::error_code error;
-  const std::string output = std::filesystem::read_symlink(concat("/proc/", getppid(), "/fd/1"), error).string();
-  return output.rfind("/dev/pts/", 0) == 0 || output.rfind("/dev/tty", 0) == 0;
-}
-
 const char* phase_title(const std::string& phase) {
   if (phase == "before_forward") return "before forward";
   if (phase == "after_forward") return "after forward";
@@ -54,7 +41,7 @@ const char* phase_title(const std::string& phase) {
 }  // namespace
 
 Progress::Progress(const Config& config, const Run& run, bool silent)
-    : config_(config), run_(run), silent_(silent), terminal_(watched_on_terminal()) {}
+    : config_(config), run_(run), silent_(silent), terminal_(stdout_is_terminal()) {}
 
 void Progress::end_line() {
   if (line_open_) std::printf("\n");
