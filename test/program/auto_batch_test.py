@@ -180,14 +180,15 @@ def candidates_that_estimates_do_not_tell_apart_are_timed(space):
 def what_auto_cannot_choose_is_refused(space):
     config = space.configs["text"]
     for overrides, expected in (
-            (("train.loss_normalization=micro_batch",), "with train.loss_normalization: micro_batch the loss depends on the "
-             "micro-batch; give train.batch_size, a number"),
-            (("train.loss_on_padding=true", "train.batch_size=auto"), "train.batch_size: is auto, but with "
-             "train.loss_on_padding: true the loss depends"),
-            (("train.batch_size=auto", "train.total_batch_size=0"), "train.batch_size: is auto, which chooses"),
+            (("train.loss_normalization=micro_batch",), "train.loss_normalization: is micro_batch, but train.batch_size is auto. "
+             "Set train.batch_size to a number"),
+            (("train.loss_on_padding=true", "train.batch_size=auto"), "train.loss_on_padding: is true, but train.batch_size is "
+             "auto. Set train.batch_size to a number"),
+            (("train.batch_size=auto", "train.total_batch_size=0"), "train.batch_size: is auto, but train.total_batch_size is 0. "
+             "Set train.total_batch_size"),
             (("train.batch_size=aut",), "expected an integer >= 1 and <= 65535, or auto; did you mean auto?"),
             (("train.batch_size=0",), "train.batch_size: found 0, expected an integer"),
-            (("train.accumulate_grad_batches=13",), "is 13, but of train.total_batch_size 12 a rank has 12 samples")):
+            (("train.accumulate_grad_batches=13", "train.total_batch_size=12"), "is 13, but of train.total_batch_size 12 a rank has 12 samples")):
         result = start(space, 1, *overrides, config=config)
         check(result.status == 1 and expected in result.err, overrides, result)
     few = start(space, 3, "train.total_batch_size=2", config=config)

@@ -93,7 +93,7 @@ def a_stopped_terminal_stops_no_generation(space):
     master, slave = pty.openpty()
     termios.tcflow(slave, termios.TCOOFF)
     output = space.new()
-    process = subprocess.Popen(command_line(1, [PROGRAM, "--generate", space.config, f"output.path={output}",
+    process = subprocess.Popen(command_line(0, [PROGRAM, "--generate", space.config, f"output.path={output}",
                                                 "generate.weights=base", "generate.samples=6", "generate.max_new_tokens=4"]),
                                cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave)
     try:

@@ -151,7 +151,7 @@ def a_base_in_fp8_takes_half_of_bf16(space):
     check("stored in fp8, and taken so" in plan(IN_FP8, *FP8), plan(IN_FP8, *FP8))
     refused = subprocess.run([PROGRAM, "--plan", str(space.configs["text"]), *LORA, IN_FP8, "model.double_quantize=true"], cwd=ROOT,
                              capture_output=True, text=True)
-    check(refused.returncode != 0 and "model.double_quantize" in refused.stderr and "one scale for a matrix" in refused.stderr, refused)
+    check(refused.returncode != 0 and "model.double_quantize: is true, but model.quantize is fp8. Remove it" in refused.stderr, refused)
 
 
 @test
@@ -336,11 +336,11 @@ def the_plan_names_what_is_in_fp8_and_why_the_rest_is_not(space):
     check("inputs' codes stay" not in lines(*FP8, "train.fp8_keep_inputs=none"), text)
     kept = lines(*FP8, "train.fp8_keep_inputs=all")
     check("; inputs' codes stay for backward\n" in kept and "inputs in fp8 (activations)" in kept, kept)
-    for given, why in (("trace.fp8_every=5", "set train.matmul: fp8, or remove it"),
+    for given, why in (("trace.fp8_every=5", "Set train.matmul: fp8, or remove trace.fp8_every"),
                        ("trace.fp8_every=-1", "trace.fp8_every")):
         check("trace.fp8_every" in lines(given) and why in lines(given), lines(given))
     alone = lines("train.fp8_gradients=e5m2")
-    check("train.fp8_gradients" in alone and "train.matmul is default" in alone and "set train.matmul: fp8" in alone, alone)
+    check("train.fp8_gradients" in alone and "train.matmul is default" in alone and "Set train.matmul: fp8" in alone, alone)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,10 @@ def the_plan_takes_a_total_batch_size(space):
     for ranks in (1, 2, 3, 4):             # 3: micro-batches of different sizes
         found, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--ranks", ranks, space.config, "train.total_batch_size=16"])
         check(found == 0, ranks, out, err)
-    found, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--ranks", 8, space.config, "train.total_batch_size=16"])
+    plan = [PROGRAM, "--plan", "--ranks", 8, space.config, "train.total_batch_size=16"]
+    found, out, err, _ = mpirun(0, plan)   # 4 samples at once of the run file are more than a rank's 2
+    check(found == 0 and "train.batch_size: 4 is ignored because the command line sets train.total_batch_size=16" in err, out, err)
+    found, out, err, _ = mpirun(0, plan + ["train.batch_size=4"])
     check(found == 2 and "each of 8 ranks has 2 samples; lower it to 2, or give auto" in err, out, err)
 
 
