@@ -1,4 +1,4 @@
-// Trainer: a whole run. Only the trainer sees all the parts.
+// train(): a training run, from its configuration to the saved model.
 #pragma once
 
 #include "blipft/comm.h"

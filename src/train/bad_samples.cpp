@@ -16,7 +16,7 @@ constexpr size_t kTextBytes = 1024;        // of a rank's list
 void BadSamples::note(const HostBatch& batch, const std::string& when) {
   count_ += static_cast<int64_t>(batch.bad_samples.size());
   for (const std::string& bad : batch.bad_samples) {
-    if (!told_.insert(bad).second) continue;
+    if (!reported_.insert(bad).second) continue;
     std::fprintf(stderr, "warning: rank %lld on %s: %s: %s; it goes on without this sample (data.on_bad_sample: skip)\n",
                  static_cast<long long>(world_.rank()), world_.host().c_str(), when.c_str(), bad.c_str());
   }
@@ -27,7 +27,7 @@ std::string BadSamples::summary(int64_t samples) const {
   if (count == 0) return {};
   std::string mine;
   size_t listed = 0;
-  for (const std::string& bad : told_)
+  for (const std::string& bad : reported_)
     if (listed++ < kListed) mine += bad + "\n";
   mine.resize(kTextBytes);
   std::vector<char> all(world_.rank() == 0 ? kTextBytes * static_cast<size_t>(world_.size()) : 0);

@@ -25,7 +25,7 @@ class BadSamples {
   const Config& config_;
   const World& world_;
   int64_t count_ = 0;                      // times that a place stayed empty, on this rank
-  std::set<std::string> told_;             // what is wrong with each of the samples
+  std::set<std::string> reported_;             // what is wrong with each of the samples
 };
 
 }  // namespace blipft

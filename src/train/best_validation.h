@@ -1,6 +1,5 @@
-// BestValidation: which validation had the least loss, or the best score, so far, and how many have come since: for
-// checkpoint.keep_best, train.early_stopping_patience and output.save_best. It goes from part to part of a run in the
-// checkpoints.
+// BestValidation: the best validation so far and the number of validations since. Used by checkpoint.keep_best,
+// train.early_stopping_patience and output.save_best; checkpoints store it.
 #pragma once
 
 #include <cmath>
@@ -19,10 +18,10 @@ class BestValidation {
   /// `metric`: "loss", or the score that validations are compared by.
   BestValidation(int64_t patience, std::string metric, bool highest)
       : patience_(patience), metric_(std::move(metric)), highest_(highest) {}
-  /// A validation after `steps` steps. Whether it is the best so far: what is no number never is, and of equal ones the
-  /// first is.
+  /// Records a validation after `steps` steps. Returns true if it is the best so far. NaN and infinity never are; of equal
+  /// values the first counts.
   bool note(int64_t steps, double value);
-  /// Whether there were as many validations in a row without a better one as train.early_stopping_patience says.
+  /// Returns true after train.early_stopping_patience validations in a row without a better one.
   bool out_of_patience() const { return patience_ > 0 && since_ >= patience_; }
   int64_t steps() const { return steps_; }   ///< of the best one; -1: there was none
   double value() const { return value_; }

@@ -27,8 +27,8 @@ std::string NonFiniteSteps::finished(const StepResult& result) {
     throw SharedError(concat(place, "skip: ", what, ", but steps are skipped by their gradient norm", untouched, kHint));
   ++skipped_, ++in_a_row_;
   if (skipped_ <= kListed) first_ += concat(skipped_ == 1 ? "" : ", ", result.step);
-  if (in_a_row_ >= kMostInARow)
-    throw SharedError(concat(place, "skip: ", what, ", as of the ", kMostInARow - 1,
+  if (in_a_row_ >= kMaxInARow)
+    throw SharedError(concat(place, "skip: ", what, ", as of the ", kMaxInARow - 1,
                              " steps before, so that skipping does not help", untouched, kHint));
   return concat(what, ", the step changes no weight (train.on_nonfinite: skip)");
 }

@@ -25,7 +25,7 @@ class NonFiniteSteps {
   /// "3 of 40 steps changed nothing, their gradient norm was not finite: 7, 8, 31"
   std::string summary(int64_t steps) const;
 
-  static constexpr int64_t kMostInARow = 20;
+  static constexpr int64_t kMaxInARow = 20;
 
  private:
   const Config& config_;

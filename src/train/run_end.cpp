@@ -26,13 +26,13 @@ void print_memory(const World& world, const RunTrace& trace) {
 }
 
 // Loads the weights of the best checkpoint in place of the last step's. Returns the steps that made them.
-int64_t take_best(const TrainingResources& r, const RunResults& results) {
+int64_t load_best_weights(const TrainingResources& r, const RunResults& results) {
   const BestValidation& best = results.best;
   if (best.steps() < 0 || best.steps() == results.end.steps) return results.end.steps;
   const std::string folder = results.checkpoints.folder_of(best.steps());
   r.world.together([&] { restore_state(r.weight_context(), io::read_index(folder), folder, 4); });
   if (r.first_rank())
-    std::printf("best       %s %.6g, after step %lld: this is what is saved\n", best.metric().c_str(), best.value(),
+    std::printf("best       %s %.6g, after step %lld; saving these weights\n", best.metric().c_str(), best.value(),
                 static_cast<long long>(best.steps()));
   return best.steps();
 }
@@ -40,7 +40,7 @@ int64_t take_best(const TrainingResources& r, const RunResults& results) {
 SavedFolders save(const TrainingResources& r, const RunResults& results) {
   const Config& config = r.config();
   if (!config.output.save_model || results.end.stopped_by) return {};
-  const int64_t steps = config.output.save_best ? take_best(r, results) : results.end.steps;
+  const int64_t steps = config.output.save_best ? load_best_weights(r, results) : results.end.steps;
   SavedFolders saved;
   for (const SaveSettings& settings : SaveSettings::of(config)) {
     const std::string wanted = config.output.path + "/" + settings.folder();
@@ -80,10 +80,10 @@ void print_end(const TrainingResources& r, const RunResults& results, const Save
   if (!results.checkpoints.newest().empty()) std::printf("checkpoint %s\n", results.checkpoints.newest().c_str());
   if (end.early_stop) std::printf("early stop %s\n", end.early_stop->c_str());
   if (!saved.empty() && !r.config().output.save_best && best.steps() >= 0 && best.steps() != end.steps)
-    std::printf("note: the best %s, %.6g, was after step %lld; what is saved is of step %lld (output.save_best=true saves the best)\n",
-                best.metric().c_str(), best.value(), static_cast<long long>(best.steps()), static_cast<long long>(end.steps));
+    std::printf("note: the best %s, %.6g, was after step %lld; the saved model is that of step %lld (output.save_best=true saves "
+                "the best)\n", best.metric().c_str(), best.value(), static_cast<long long>(best.steps()), static_cast<long long>(end.steps));
   if (end.stopped_by)
-    std::printf("stopped    by %s; checkpoint.resume=auto goes on from that checkpoint\n", end.stopped_by->c_str());
+    std::printf("stopped    by %s; checkpoint.resume=auto resumes from that checkpoint\n", end.stopped_by->c_str());
   const double total = r.times.seconds();
   std::printf("total      %.1f s from start to end (start %.1f s, training %.1f s, end %.1f s)\n", total, ready_seconds,
               end.train_seconds, total - ready_seconds - end.train_seconds);
@@ -97,11 +97,11 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   const RunEnd& end = results.end;
   const auto event = [&end](const std::string& reason) { return EndEvent{end.steps, end.train_seconds, reason}; };
   observers.progress.print_totals(r.world.max(end.train_seconds), r.arena->total_bytes());
-  observers.trace.driver_memory(r.total_steps() - 1);
+  observers.trace.driver_memory(end.steps - 1);
   print_memory(r.world, observers.trace);
   faults.before_saving(end.steps, observers.all);
   const SavedFolders saved = save(r, results);
-  if (!saved.empty()) observers.trace.scratch_memory(r.total_steps() - 1, "saving", r.memory.saving_bytes);
+  if (!saved.empty()) observers.trace.scratch_memory(end.steps - 1, "saving", r.memory.saving_bytes);
   observers.all.end(event(end.reason()));  // at once: a model without this row is one of a killed run
   observers.trace.close();
   const auto lost = static_cast<int64_t>(r.world.sum(observers.trace.failure().empty() ? 0.0 : 1.0));

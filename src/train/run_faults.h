@@ -1,5 +1,5 @@
-// RunFaults: what a run goes on through, or ends by: samples that cannot be read, steps that are not finite, an output
-// folder that vanishes; and what it tells its watchdog.
+// RunFaults: handles unreadable samples, steps that are not finite and a removed output folder, and reports progress to the
+// watchdog.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class RunFaults {
   Watchdog& watchdog() const { return watchdog_; }
   /// Communicators that may fail behind the program's back; they outlive this, or stop_watching() comes before.
   void watch(const CommGroups& groups) const;
-  /// What gives the folders up where this process ends because another is gone, a rank or the launcher.
+  /// Sets what releases the folders if this process ends because another rank or the launcher is gone.
   void unlock_at_end(const std::function<void()>& unlock) const;
   void stop_watching() const { watchdog_.set_check(nullptr); }
   /// Returns the next batch of step `step`. From here on verdicts and warnings name that step.
@@ -41,8 +41,8 @@ class RunFaults {
   void finished(const StepResult& result, TrainingObserver& observer);
   /// The output folder is there from now on.
   void folder_made() { folder_ = KnownFolder(config_.output.path); }
-  /// After the last of `steps` steps, by all ranks: tells what was skipped. Throws AgreedError where so much was that
-  /// nothing is to be saved.
+  /// Reports what was skipped. Called by all ranks after the last of `steps` steps. Throws AgreedError if too much was skipped to
+  /// save a model.
   void before_saving(int64_t steps, TrainingObserver& observer);
   /// After saving into `saved`, by all ranks. Throws AgreedError when the output folder has vanished during the run.
   void after_saving(const std::vector<std::string>& saved) const;

@@ -44,6 +44,7 @@ const RunEnd& Trainer::steps() {
     if (validation_.due(step)) validate(step);
     if (checkpoint_and_stop(step + 1)) break;
   }
+  if (validation_.best().out_of_patience()) end_.early_stop = validation_.early_stop_text();
   drain();
   check_contents(true);
   r_.world.barrier();
@@ -70,7 +71,7 @@ void Trainer::train_step(int64_t step) {
   while (program.finished(false, result)) finished_step(result);
 }
 
-// From the end of the step before, on the device's clock: the host may see several steps finish at once.
+// Measured from the end of the step before, on the device's clock: the host may see several steps finish at once.
 double Trainer::seconds_of(const StepResult& result) {
   const int64_t from = last_end_ns_.value_or(result.begin_ns);
   last_end_ns_ = result.end_ns;
@@ -138,22 +139,21 @@ void Trainer::check_targets(int64_t steps) {
   if (empty == 0) return;
   r_.world.together([&] {
     BLIPFT_USER_CHECK(empty < samples, place_of(config, "data.path"), ": data.path: ", config.data.path,
-                      ": the captions of all ", samples, " samples of ", steps, " step(s) are empty, so there was",
-                      " nothing to learn; look at the captions, and at data.num_train_samples where it takes only the",
-                      " first ones");
+                      ": all ", samples, " captions of the first ", counted(steps, "step"),
+                      " are empty, so there is nothing to train on. Check the captions, and data.num_train_samples if it takes ",
+                      "only the first ones.");
   });
-  observers_.all.warning(concat(empty, " of ", samples, " samples have an empty caption, and nothing to learn"));
+  observers_.all.warning(concat(empty, " of ", samples, " samples have an empty caption and do not contribute to the loss"));
 }
 
 void Trainer::validate(int64_t step) {
   drain();
   validation_.run(step);
   checkpoints_.add_to_run(validation_.best().facts());
-  if (validation_.best().out_of_patience()) end_.early_stop = validation_.early_stop_text();
   last_end_ns_.reset();                    // the next step is not to count this as its own time
 }
 
-// Whether all ranks, and all parts of the run, have read the same.
+// Compares what all ranks, and all parts of the run, have read. Without `wait` only if all ranks have finished reading.
 void Trainer::check_contents(bool wait) {
   ContentCheck& contents = *r_.sources.contents;
   if (contents.done() || (!wait && !contents.ready())) return;
@@ -166,14 +166,14 @@ void Trainer::check_contents(bool wait) {
 // After `done` steps. Returns true if the run is to end here.
 bool Trainer::checkpoint_and_stop(int64_t done) {
   end_.steps = done;
-  const bool last = done == r_.total_steps() || end_.early_stop;
-  const bool best = validation_.take_best_now() && r_.config().checkpoint.keep_best != BestCriterion::none;
+  const bool last = done == r_.total_steps() || validation_.best().out_of_patience();
+  const bool best = validation_.consume_new_best() && r_.config().checkpoint.keep_best != BestCriterion::none;
   const bool due = checkpoints_.due(done, step_seconds_) || best;
   check_contents(false);
   if (due || (last && writes_checkpoints(r_.config()))) {
     drain();
     faults_.activity().phase(Activity::Phase::saving);
-    check_contents(true);                  // before anything that others may go on from
+    check_contents(true);                  // before a checkpoint is written that may be resumed
     checkpoints_.write(done);
     last_end_ns_.reset();
     faults_.activity().phase(Activity::Phase::training);

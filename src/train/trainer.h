@@ -12,7 +12,7 @@ namespace blipft {
 
 class Trainer {
  public:
-  /// All of it outlives this. `stop`: what asks the run to stop.
+  /// Keeps references to all arguments. `stop`: what asks the run to stop.
   Trainer(TrainingResources& resources, RunFaults& faults, const RunObservers& observers, const StopRequest& stop);
   /// Trains to the last step, or until the run is to stop. Called by all ranks.
   const RunEnd& steps();

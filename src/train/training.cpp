@@ -13,7 +13,7 @@ namespace blipft {
 
 namespace {
 
-/// A run with what informs users of it. Destroyed in reverse: what observes ends before what it observes.
+/// A training run and its observers. Members are destroyed in reverse: observers before what they observe.
 class TrainingRun {
  public:
   TrainingRun(const Config& config, const World& world, Watchdog& watchdog)
@@ -21,7 +21,7 @@ class TrainingRun {
 
   /// Returns true if the run was asked to stop before its last step.
   bool run();
-  /// In place of the destructor, after an error of this rank: closes what is to be readable, and gives the folders up.
+  /// Closes trace and record and releases the folders. Called instead of the destructor if this rank failed.
   void close();
 
  private:
@@ -29,18 +29,21 @@ class TrainingRun {
   void announce();
 
   TrainingResources resources_;
+  std::unique_ptr<TrainingStart> start_;   // null once the run has started
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<RunRecord> record_;      // on rank 0
   TrainingObservers observers_;
   double ready_seconds_ = 0;               // since the process began
   StopRequest stop_request_;
-  std::unique_ptr<Trainer> trainer_;       // a member: after an error of one rank nothing is torn down, which may wait
+  std::unique_ptr<Trainer> trainer_;       // a member, so that an error of this rank does not destroy it
   RunFaults faults_;                       // last: its watchdog's check asks the communicators
 };
 
 bool TrainingRun::run() {
-  if (!start_training(resources_, faults_)) return false;
+  start_ = std::make_unique<TrainingStart>(resources_, faults_);
+  if (!start_->run()) return false;
+  start_.reset();
   start_records();
   announce();
   const RunObservers observers{*progress_, *trace_, record_.get(), observers_};
@@ -85,7 +88,7 @@ RunRecord::Part record_part(const TrainingResources& r, int64_t part) {
           .strategy = groups_text(r.memory)};
 }
 
-// Once nothing but the records themselves can refuse the run.
+// Called last: from here on only the trace and the record can still refuse the run.
 void TrainingRun::start_records() {
   const TrainingResources& r = resources_;
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
@@ -110,7 +113,7 @@ void TrainingRun::announce() {
   if (record_) observers_.add(*record_);
   resources_.times.part("trace");
   ready_seconds_ = resources_.times.seconds();
-  if (resources_.first_rank()) print_run_header(resources_, run, *progress_);
+  if (resources_.first_rank()) print_run_header(resources_, run, observers_);
 }
 
 void TrainingRun::close() {

@@ -62,7 +62,6 @@ struct WeightSources {
 
 struct Loaders {
   std::unique_ptr<DataLoader> training, validation;  ///< validation: null if the run does not validate
-  std::vector<TextShape> first_shapes;     ///< of this rank's first steps, if steps are captured and texts are not surveyed
 };
 
 struct TrainingResources {

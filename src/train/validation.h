@@ -12,15 +12,15 @@ namespace blipft {
 
 class Validation {
  public:
-  /// All of it outlives this.
+  /// Keeps references to all arguments.
   Validation(TrainingResources& resources, RunFaults& faults, TrainingObserver& observers);
   /// Returns true if the run validates after `step`.
   bool due(int64_t step) const;
   /// Validates, and generates if that is due too. No step is in flight. Called by all ranks.
   void run(int64_t step);
   const BestValidation& best() const { return best_; }
-  /// Returns true once if the latest validation is the best so far.
-  bool take_best_now() { return std::exchange(best_now_, false); }
+  /// Returns true if the latest validation is the best so far, then resets that flag.
+  bool consume_new_best() { return std::exchange(best_now_, false); }
   /// Why train.early_stopping_patience ends the run; call it if best().out_of_patience().
   std::string early_stop_text() const;
 

@@ -101,7 +101,7 @@ def a_held_out_picture_is_not_trained_on(space):
         for i in range(60):
             out.write(json.dumps({"file_name": rows[i // 5]["file_name"], "text": f"{rows[i // 5]['text']} {i % 5}"}) + "\n")
     result = run(space, 1, f"data.path={folder}", "data.val_split_fraction=0.25", "train.max_steps=2", "output.save_model=true")
-    check("60 samples in" in result.out and "45 to learn, 15 for validation" in result.out, result)
+    check("60 samples in" in result.out and "45 for training, 15 for validation" in result.out, result)
     scored = start(space, 1, "--evaluate", f"model.path={result.output / 'model'}", f"data.path={folder}",
                    "data.val_split_fraction=0.25", "generate.max_new_tokens=4")
     check(scored.status == 0, scored)

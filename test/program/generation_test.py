@@ -486,8 +486,8 @@ def the_best_checkpoint_is_kept_and_saved_and_a_run_ends_early(space):
     check(len(losses) == best + 3 and "early stop" in whole.out, losses, whole)
     check(re.search(rf"^best       loss \S+, after step {best}:", whole.out, re.M), best, whole)
     last = run(space, 2, *options, "output.save_best=false")
-    told = rf"^note: the best loss, \S+, was after step {best}; what is saved is of step {best + 3} \(output.save_best=true"
-    check(re.search(told, last.out, re.M) and "what is saved is of step" not in whole.out, last)
+    told = rf"^note: the best loss, \S+, was after step {best}; the saved model is that of step {best + 3} \(output.save_best=true"
+    check(re.search(told, last.out, re.M) and "the saved model is that of step" not in whole.out, last)
     kept = sorted(path.name for path in (whole.output / "checkpoints").glob("step-*"))
     check(f"step-{best:08d}" in kept and len(kept) == 2, kept, best)
     again = run(space, 2, *options, "checkpoint.every_steps=2", "train.max_steps=3")

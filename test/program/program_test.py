@@ -363,7 +363,7 @@ def runs_without_mpirun_and_without_a_trace(space):
     result = run(space, 0, "train.max_steps=2", "trace.enabled=false")
     check("rank(s), single" in result.out, result)
     check(not list(result.output.glob("*.h5")), "a trace was written")
-    check("note: what is learnt will not be kept" in result.out, result)
+    check("warning: the trained weights will be discarded" in result.out, result)
     for keeps in ("output.save_model=true", "checkpoint.every_steps=1"):
         result = run(space, 0, "train.max_steps=1", keeps)
         check("will not be kept" not in result.out, result)

@@ -170,7 +170,7 @@ def a_resumed_run_goes_on_with_its_files(space):
     check([row["loss"] for row in rows if row["event"] == "step"] == [row["loss"] for row in before if row["event"] == "step"],
           "the resumed run is another one")
     text = (output / "log.txt").read_text()
-    check(text.startswith(log) and "# ---- part 1: goes on after step 3" in text[len(log):], text[len(log):][:300])
+    check(text.startswith(log) and "# ---- part 1: resumed after step 3" in text[len(log):], text[len(log):][:300])
     check(len({row["run_id"] for row in rows if "run_id" in row}) == 1 and
           (output / "config.yaml").read_text().startswith(f"# blipft config.yaml of run {rows[0]['run_id']}\n"), rows[0])
     # Into another folder: the files begin there.

@@ -67,7 +67,7 @@ TEST_SUITE("non-finite steps") {
     steps.check_run(5);
     CHECK_THROWS_AS(steps.check_run(4), UserError);
     CHECK(steps.finished(step(4, 2, 1)).empty());
-    for (int64_t i = 1; i < NonFiniteSteps::kMostInARow; ++i) CHECK(!steps.finished(step(4 + i, kNan, kNan)).empty());
+    for (int64_t i = 1; i < NonFiniteSteps::kMaxInARow; ++i) CHECK(!steps.finished(step(4 + i, kNan, kNan)).empty());
     CHECK_THROWS_AS(steps.finished(step(30, kNan, kNan)), SharedError);
   }
 }

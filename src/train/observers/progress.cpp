@@ -163,7 +163,7 @@ void Progress::memory(const MemoryEvent& event) {
                   unit(now.total()), unit(phase.peak.total()), unit(reserved), unit.name);
     lines.push_back(line);
   }
-  const bool news = told_memory_.insert(lines).second;
+  const bool news = printed_memory_.insert(lines).second;
   if (!news && step > 1) return;
   end_line();
   for (const std::string& line : lines) std::printf("  memory step %lld %s\n", static_cast<long long>(step), line.c_str());

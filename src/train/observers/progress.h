@@ -47,7 +47,7 @@ class Progress final : public TrainingObserver {
   bool silent_, terminal_;
   bool line_open_ = false;
   Clock::time_point printed_{};
-  std::set<std::vector<std::string>> told_memory_;
+  std::set<std::vector<std::string>> printed_memory_;
   double epoch_loss_ = 0;
   int64_t epoch_steps_ = 0;
   double smooth_seconds_ = 0, smooth_flops_ = 0, smooth_tokens_ = 0;

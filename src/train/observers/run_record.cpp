@@ -63,7 +63,7 @@ RunRecord::RunRecord(const Config& config, const Part& part) : config_(config), 
   keep([&] {
     auto log = folder.open(kLogFile, record_heading(kLogFile, part.run_id), lost_lines);
     set_run_log(std::move(log), concat("# ---- part ", part.number, ": ",
-                                       part.resumed ? concat("goes on after step ", part.first_step) : "the start",
+                                       part.resumed ? concat("resumed after step ", part.first_step) : "the start",
                                        ", on ", part.ranks, " rank(s) ----"));
   });
   keep([&] { folder.write_config(run_file_text(config, part.ranks, part.run_id)); });
@@ -88,10 +88,10 @@ void RunRecord::begin_metrics(const RecordFolder& folder) {
 }
 
 void RunRecord::step(const StepEvent& event) {
-  if (!told_) {
+  if (!reported_loss_) {
     std::string why = metrics_ ? metrics_->failure() : "";
     if (why.empty()) why = run_log_failure();
-    if (!why.empty()) told_ = true, fail(concat(why, ": lines are lost"));
+    if (!why.empty()) reported_loss_ = true, fail(concat(why, ": lines are lost"));
   }
   if (!metrics_) return;
   const auto& [result, epoch, seconds] = event;

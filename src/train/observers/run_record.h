@@ -39,7 +39,7 @@ class RunRecord final : public TrainingObserver {
   const Config& config_;
   Part part_;
   std::unique_ptr<io::LineFile> metrics_;  // null: it is not kept
-  bool told_ = false;                      // that a file is not whole
+  bool reported_loss_ = false;                      // that a file is not whole
 };
 
 /// With checkpoint.resume=auto: what to print where output.path holds the very run that `config` asks for, with all its

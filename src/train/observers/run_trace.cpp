@@ -49,8 +49,8 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   const Fp8Products* fp8 = plan.engine->fp8.get();
   const int64_t factors = fp8 && config.trace.fp8_every > 0 ? static_cast<int64_t>(fp8->names().size()) * kFp8Factors : 0;
   const int64_t samples = config.trace.samples ? config.train.batch_size * config.train.accumulate_grad_batches : 0;
-  const int64_t told = factors > 0 ? 1 + steps / config.trace.fp8_every : 0;
-  const int64_t rows = steps * (kStep + spans * kSpan + samples * kStepSample) + told * factors * kFp8 + noted * moments * kOwners * kMemory +
+  const int64_t fp8_steps = factors > 0 ? 1 + steps / config.trace.fp8_every : 0;
+  const int64_t rows = steps * (kStep + spans * kSpan + samples * kStepSample) + fp8_steps * factors * kFp8 + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
   constexpr int64_t kSample = 3080, kText = 1048;                       // of generated texts, on rank 0
   const int64_t asked = config.train.val_check_interval, every = asked > 0 ? asked : steps_per_epoch;
@@ -263,7 +263,7 @@ void RunTrace::validation(const ValidationEvent& event) {
 
 void RunTrace::evaluation(const EvaluationEvent& event) {
   const auto& [step, found, seconds] = event;
-  if (!std::exchange(samples_told_, true)) {
+  if (!std::exchange(samples_written_, true)) {
     std::vector<EvaluationSampleRecord> samples;
     for (const ScoredText& text : found.texts) {
       std::string references;

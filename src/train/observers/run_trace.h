@@ -96,7 +96,7 @@ class RunTrace final : public TrainingObserver {
   int64_t samples_ = 0;                    // of a step of this rank
   std::unique_ptr<const StepOrder> order_;  // with trace.samples
   DeviceClock clock_;
-  bool samples_told_ = false;              // those that are answered at validations
+  bool samples_written_ = false;              // those that are answered at validations
   int64_t clock_ns_ = 0;                   // when the sampler's thread measured it
   int64_t measured_bytes_ = 0;
   std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above

@@ -35,7 +35,7 @@ struct EvaluationEvent {
 /// A step whose memory is reported. `pass`: its pass in the arena, see StepProgram::pass_name().
 struct MemoryEvent {
   int64_t step;
-  const std::string& pass;
+  std::string pass;
   const Arena& arena;
   const Device& device;
 };
@@ -43,7 +43,7 @@ struct MemoryEvent {
 struct EndEvent {
   int64_t steps;                           ///< of the whole run, those before a resume included
   double train_seconds;
-  const std::string& reason;               ///< kDone, or what stopped the run or was lost at its end
+  std::string reason;                      ///< kDone, or what stopped the run or was lost at its end
 };
 
 /// Each event comes once, in the order in which things happen, on the thread that trains. An observer changes nothing and

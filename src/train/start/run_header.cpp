@@ -19,7 +19,7 @@ std::string data_text(const Config& config, const RunData& data, const Progress:
   const int64_t trained = data.training.dataset->size();
   const int64_t held_out = config.data.val_split_fraction > 0 ? data.validation.dataset->size() : 0;
   std::string text = concat(counted(trained + held_out, "sample"), " in ", config.data.path);
-  if (held_out > 0) text += concat(": ", trained, " to learn, ", held_out, " for validation");
+  if (held_out > 0) text += concat(": ", trained, " for training, ", held_out, " for validation");
   text += concat(", ", counted(run.steps_per_epoch, "step"), " an epoch");
   const int64_t epoch = config.data.num_train_samples > 0 ? config.data.num_train_samples : trained;
   const int64_t left = epoch - run.steps_per_epoch * run.samples_per_step;
@@ -47,21 +47,21 @@ std::string validation_text(const Config& config, const RunData& data) {
 }
 
 
-void warn_of_settings(const TrainingResources& r, Progress& progress) {
+void warn_of_settings(const TrainingResources& r, TrainingObserver& observer) {
   const Config& config = r.config();
   const int64_t steps = r.total_steps(), warmup = config.train.warmup_steps;
   if (warmup >= steps && warmup > 0 && !r.run.resume)
-    progress.warning(concat(place_of(config, "train.warmup_steps"), ": train.warmup_steps is ", warmup, ", and the run has ",
+    observer.warning(concat(place_of(config, "train.warmup_steps"), ": train.warmup_steps is ", warmup, ", and the run has ",
                             counted(steps, "step"), ": the learning rate never reaches train.lr; lower it, or give ",
                             "train.warmup_ratio in its place"));
   if (!r.model->inputs().has_picture() && r.data.training.dataset->has_pictures())
-    progress.warning(concat("the model reads no pictures: of the samples in ", config.data.path,
-                            " it learns the captions alone"));
+    observer.warning(concat("the model has no vision input: it trains on the captions of ", config.data.path,
+                            " and ignores the pictures"));
   if (!r.data.surveyed()) return;
   const TextSurvey& texts = *r.data.training.texts;
   if (texts.surveyed() > 0 && texts.cut() == texts.surveyed())
-    progress.warning(concat("all ", texts.surveyed(), " texts are cut to ", config.data.max_text_tokens, " tokens (",
-                            "data.max_text_tokens); none is learnt to its end"));
+    observer.warning(concat("all ", texts.surveyed(), " texts are cut to ", config.data.max_text_tokens, " tokens (",
+                            "data.max_text_tokens); no text is complete"));
 }
 
 void print_data(const TrainingResources& r, const Progress::Run& run) {
@@ -81,7 +81,7 @@ void print_checkpoints(const TrainingResources& r) {
     std::printf("checkpoint %s\n", checkpoints_text(config, r.model->units(), r.engine->store, r.world.size(),
                                                     r.world.local_size()).c_str());
   if (!config.output.save_model && !writes_checkpoints(config) && !run.smoke)
-    std::printf("note: what is learnt will not be kept: output.save_model is false, and no checkpoint is asked for\n");
+    std::printf("warning: the trained weights will be discarded: output.save_model is false and no checkpoints are enabled\n");
   if (!run.resume && config.checkpoint.resume == ResumeMode::automatic)
     std::printf("begins     at the first step: %s has no checkpoint\n", checkpoints_folder(config).c_str());
   if (!run.resume) return;
@@ -118,7 +118,7 @@ Progress::Run progress_facts(const TrainingResources& resources) {
   return run;
 }
 
-void print_run_header(const TrainingResources& resources, const Progress::Run& run, Progress& progress) {
+void print_run_header(const TrainingResources& resources, const Progress::Run& run, TrainingObserver& observer) {
   const TrainingResources& r = resources;
   const Device& device = *r.backend.device;
   print_header(r.config(), *r.model,
@@ -129,7 +129,7 @@ void print_run_header(const TrainingResources& resources, const Progress::Run& r
   print_checkpoints(r);
   for (const std::string& text : {decoding_text(r.memory), fp8_text(r.memory, *r.model)})
     if (!text.empty()) std::printf("%s\n", text.c_str());
-  warn_of_settings(r, progress);
+  warn_of_settings(r, observer);
   print_notes(r);
   std::fflush(stdout);
 }

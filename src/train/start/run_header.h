@@ -11,6 +11,6 @@ Progress::Run progress_facts(const TrainingResources& resources);
 
 /// Prints model, data, memory and how the run resumes, and warns of settings that are rarely meant. Called on rank 0, once
 /// everything is ready.
-void print_run_header(const TrainingResources& resources, const Progress::Run& run, Progress& progress);
+void print_run_header(const TrainingResources& resources, const Progress::Run& run, TrainingObserver& observer);
 
 }  // namespace blipft

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostMarkBytes = 1 << 16;
+constexpr int64_t kMaxMarkBytes = 1 << 16;
 
 std::string mark_file(const std::string& folder) { return folder + "/.smoke"; }
 
@@ -59,7 +59,7 @@ SmokeFolder::~SmokeFolder() {
 
 void SmokeFolder::remove() const {
   quietly([&] {
-    if (path_.empty() || io::read_whole_file(mark_file(path_), kMostMarkBytes) != mark_) return;
+    if (path_.empty() || io::read_whole_file(mark_file(path_), kMaxMarkBytes) != mark_) return;
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   });

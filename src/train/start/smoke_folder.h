@@ -1,4 +1,4 @@
-// SmokeFolder: where a trial (--smoke) writes its trace, and what it takes away again.
+// SmokeFolder: the temporary folder of a trial (--smoke), removed at its end.
 #pragma once
 
 #include <string>

@@ -1,46 +1,70 @@
 // Running the parts of a start; see start_parts.h.
 #include "train/start/start_parts.h"
 
-#include <map>
-#include <memory>
+#include <algorithm>
 #include <set>
 
 #include "blipft/error.h"
 
 namespace blipft {
 
-void run_start_parts(const std::vector<StartPart>& parts, const World& world, StartTimes& times) {
-  std::set<std::string> begun;
-  std::map<std::string, std::unique_ptr<Beside>> running;  // those that nobody has waited for
+namespace {
+
+using Where = StartPart::Where;
+
+void check_table(const std::vector<StartPart>& parts) {
+  std::set<std::string> above, needed;
   for (const StartPart& part : parts) {
-    bool waits = false;
-    for (const std::string& need : part.needs) {
-      BLIPFT_CHECK(begun.count(need) > 0, "part ", part.name, " of the start needs ", need, ", which is not above it");
-      waits = waits || running.count(need) > 0;
-    }
-    const auto wait = [&] {
-      for (const std::string& need : part.needs)
-        if (const auto found = running.find(need); found != running.end()) {
-          const std::unique_ptr<Beside> needed = std::move(found->second);
-          running.erase(found);
-          needed->wait();
-        }
-    };
-    const bool local = part.where == StartPart::Where::local;
-    if (waits && !local) world.together(wait);
-    if (local)
-      world.together([&] {
-        wait();
-        if (part.body) part.body();
-      });
-    else if (!part.applies || part.applies()) {
-      if (part.where == StartPart::Where::collective) part.body();
-      else running[part.name] = std::make_unique<Beside>(times, part.timed_as, part.body);
-    }
-    begun.insert(part.name);
-    if (part.where != StartPart::Where::beside && !part.timed_as.empty()) times.part(part.timed_as);
+    for (const std::string& need : part.needs)
+      BLIPFT_CHECK(above.count(need) > 0, "part ", part.name, " of the start needs ", need, ", which is not above it");
+    above.insert(part.name);
+    needed.insert(part.needs.begin(), part.needs.end());
   }
-  BLIPFT_CHECK(running.empty(), "no part of the start needs ", running.begin()->first);
+  for (const StartPart& part : parts) {
+    if (part.where != Where::beside) continue;
+    BLIPFT_CHECK(needed.count(part.name) > 0, "no part of the start needs ", part.name, ", which runs beside the others");
+    BLIPFT_CHECK(!part.timed_as.empty(), "part ", part.name, " of the start has no name for its time");
+  }
+}
+
+}  // namespace
+
+void StartParts::run(const std::vector<StartPart>& parts) {
+  check_table(parts);
+  for (const StartPart& part : parts) run(part);
+}
+
+void StartParts::run(const StartPart& part) {
+  const bool applies = !part.applies || part.applies();
+  const auto body = [&] {
+    if (applies && part.body) part.body();
+  };
+  if (part.where == Where::local) {
+    world_.together([&] {
+      wait_for(part.needs);
+      body();
+      if (!part.timed_as.empty()) times_.part(part.timed_as);  // before the agreement, which waits for other ranks
+    });
+    return;
+  }
+  const bool waits = std::any_of(part.needs.begin(), part.needs.end(), [&](const auto& need) { return running_.count(need) > 0; });
+  if (waits) world_.together([&] { wait_for(part.needs); });
+  if (part.where == Where::beside) {
+    if (applies) running_[part.name] = std::make_unique<Beside>(times_, part.timed_as, part.body);
+    return;
+  }
+  body();
+  if (!part.timed_as.empty()) times_.part(part.timed_as);
+}
+
+void StartParts::wait_for(const std::vector<std::string>& needs) {
+  for (const std::string& need : needs) {
+    const auto found = running_.find(need);
+    if (found == running_.end()) continue;
+    const std::unique_ptr<Beside> part = std::move(found->second);
+    running_.erase(found);
+    part->wait();
+  }
 }
 
 }  // namespace blipft

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,13 +21,28 @@ struct StartPart {
   std::string name;
   Where where = Where::local;
   std::vector<std::string> needs;          ///< names of parts above it in the table
-  std::function<void()> body;
+  std::function<void()> body;              ///< empty: the part waits for those that it needs
   std::string timed_as = {};               ///< its name in StartTimes; empty: its time belongs to the next part
-  std::function<bool()> applies = {};      ///< of parts that are not local: if it returns false, the part is skipped
+  std::function<bool()> applies = {};      ///< if it returns false on all ranks, the part is skipped
 };
 
-/// Runs the parts of a table in its order. A part begins when those that it needs are done. Called by all ranks with the same
-/// table; throws what a part throws, on all ranks if it is local.
-void run_start_parts(const std::vector<StartPart>& parts, const World& world, StartTimes& times);
+/// Runs the parts of a start. After an error of one rank this object must live on until all ranks have ended: its destructor
+/// waits for the threads.
+class StartParts {
+ public:
+  StartParts(const World& world, StartTimes& times) : world_(world), times_(times) {}
+  /// Runs the parts of a table in its order. A part begins when those that it needs are done. Called by all ranks with the same
+  /// table; throws what a part throws, on all ranks if it is local. Throws Error if a part needs one that is not above it, or if
+  /// nothing needs a part that runs beside the others.
+  void run(const std::vector<StartPart>& parts);
+
+ private:
+  void run(const StartPart& part);
+  void wait_for(const std::vector<std::string>& needs);
+
+  const World& world_;
+  StartTimes& times_;
+  std::map<std::string, std::unique_ptr<Beside>> running_;  // those that nothing has waited for
+};
 
 }  // namespace blipft

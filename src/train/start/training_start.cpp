@@ -1,4 +1,4 @@
-// The start of a training run; see training_start.h. The order of its parts is the table in TrainingStart::parts().
+// The start of a training run; see training_start.h. The order of its parts is the table in TrainingStart::Parts::table().
 #include "train/start/training_start.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 
 // Text shapes whose steps are captured before training, at most, and samples that are looked at to find them.
 constexpr size_t kMaxPreparedShapes = 8;
-constexpr int64_t kSamplesLookedAt = 512;
+constexpr int64_t kMaxSurveyedSamples = 512;
 // For tests: candidates that estimates do not tell apart are timed on CPUs too.
 constexpr const char* kTimesOnCpu = "BLIPFT_TIME_CHOICE_ON_CPU";
 
@@ -43,37 +43,40 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
   }
 }
 
-class TrainingStart {
+}  // namespace
+
+class TrainingStart::Parts {
  public:
-  TrainingStart(TrainingResources& resources, RunFaults& faults)
-      : r_(resources), faults_(faults), config_(resources.settings.config), world_(resources.world) {}
+  Parts(TrainingResources& resources, RunFaults& faults)
+      : r_(resources), faults_(faults), config_(resources.settings.config), world_(resources.world),
+        parts_(resources.world, resources.times) {}
 
   bool run() {
     check_same_files(config_, world_);
     if (!claim_folders()) return false;
     resolve_config();
     resume();
-    run_start_parts(parts(), world_, r_.times);
+    parts_.run(table());
     return true;
   }
 
  private:
-  // Where a part only adds its own time, it has no body: it is there to wait for a part beside it.
-  std::vector<StartPart> parts() {
+  // A part without a body waits for a part that runs beside it, and its time is that wait.
+  std::vector<StartPart> table() {
     using enum StartPart::Where;
     const bool random = config_.model.init == InitialWeights::random;
     std::vector<StartPart> parts{
         {"model", local, {}, [this] { open_model(); }, "model"},
         {"open data", beside, {"model"}, [this] { open_data(); }, "data"},
         {"device", local, {"model"}, [this] { make_backend(); }, "device"},
-        {"free memory", collective, {"open data", "device"}, [this] { available_ = least_free_memory(); }},
+        {"free memory", collective, {"open data", "device"}, [this] { available_bytes_ = least_free_memory(); }},
     };
     const auto add = [&](StartPart part) { parts.push_back(std::move(part)); };
-    if (asked_) {
+    if (config_before_choice_) {
       add({"choice", collective, {"free memory"}, [this] { choose_settings(); }, "choice"});
       add({"timing", collective, {"choice"}, [this] { time_choice(); }, "timing"});
     }
-    add({"loaders", local, {"free memory"}, [this] { start_loaders(); }});
+    add({"loaders", local, {config_before_choice_ ? "timing" : "free memory"}, [this] { start_loaders(); }});
     add({"look ahead", beside, {"loaders"}, [this] { look_ahead(); }, "looking_ahead", [this] { return looks_ahead(); }});
     add({"data", collective, {"loaders"}, [this] { check_data(); }, "data"});
     add({"plan memory", beside, {"data"}, [this] { plan_run(); }, "plan"});
@@ -81,7 +84,8 @@ class TrainingStart {
     add({"plan", local, {"plan memory"}, {}, "plan"});
     add({"memory", local, {"plan", "communication"}, [this] { commit_memory(); }, "memory"});
     add({"peers", collective, {"memory"}, [this] { expose_memory_to_peers(); }, "peers"});
-    add({"names and room", collective, {"peers"}, [this] { check_output(); }});
+    add({"answers", collective, {"peers"}, [this] { make_answers(); }});
+    add({"names and room", collective, {"answers"}, [this] { check_output(); }});
     add({"connections", collective, {"peers", "look ahead"}, [this] { open_connections(); }, "connections"});
     add({"first values", local, {"connections"}, [this, random] { init_values(random); }});
     if (random) add({"weights", local, {"first values"}, [this] { restore(); }, "weights"});
@@ -105,13 +109,15 @@ class TrainingStart {
   void time_choice();
   void start_loaders();
   bool looks_ahead() const { return config_.parallel.cuda_graph && !r_.data.surveyed(); }
-  void look_ahead() { r_.loaders.first_shapes = r_.loaders.training->first_text_shapes(kSamplesLookedAt); }
+  void look_ahead() { first_shapes_ = r_.loaders.training->first_text_shapes(kMaxSurveyedSamples); }
   void check_data();
   void plan_run();
   void connect();
   void commit_memory();
   void expose_memory_to_peers();
+  void make_answers();
   void check_output();
+  std::vector<FileToWrite> files_to_write() const;
   void open_connections();
   std::vector<TextShape> shapes_to_prepare() const;
   void init_values(bool random);
@@ -123,19 +129,22 @@ class TrainingStart {
   RunFaults& faults_;
   Config& config_;                         // of the resources
   const World& world_;
-  std::unique_ptr<Config> asked_;          // the config as given, with train.batch_size: auto
+  std::unique_ptr<Config> config_before_choice_;  // with train.batch_size: auto
   KeptChoice kept_;                        // what an earlier part of the run chose
   int64_t node_ranks_ = 0;
-  int64_t available_ = 0;                  // bytes of the device, before communicators take theirs: the plan counts these
-  MemoryLeft left_;                        // while settings are chosen
+  int64_t available_bytes_ = 0;                  // bytes of the device, before communicators take theirs: the plan counts these
+  MemoryLeft memory_left_;                        // while settings are chosen
   BatchChoice choice_;                     // on rank 0
   std::vector<TimedStep> candidates_;      // on rank 0: those that are to be timed
+  std::vector<TextShape> first_shapes_;    // of this rank's first steps, if steps are captured and texts are not surveyed
   std::vector<TextShape> shapes_;          // whose steps are captured before training
   std::optional<WeightContext> context_;   // made before other threads use the arena
+  StartParts parts_;                       // last: its threads use the members above
 };
 
-// output.path, which is another one in a trial, and the folder of the checkpoints; then the checkpoint to resume from.
-bool TrainingStart::claim_folders() {
+// Claims output.path (a temporary folder in a trial) and the folder of the checkpoints, then finds the checkpoint to resume
+// from.
+bool TrainingStart::Parts::claim_folders() {
   RunIdentity& run = r_.run;
   world_.together([&] {                    // before anything is made: what cannot be looked at is reported
     if (r_.first_rank() && config_.checkpoint.resume == ResumeMode::automatic) newest_checkpoint(checkpoints_folder(config_));
@@ -159,16 +168,16 @@ bool TrainingStart::claim_folders() {
   return true;
 }
 
-void TrainingStart::resolve_config() {
+void TrainingStart::Parts::resolve_config() {
   node_ranks_ = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
   if (!chooses_batch_size(config_)) return;
-  asked_ = std::make_unique<Config>(config_);
+  config_before_choice_ = std::make_unique<Config>(config_);
   config_ = before_choice(config_, world_.size());
 }
 
 // The checkpoint says where the run begins, and what was chosen if the run file leaves the choice.
-void TrainingStart::resume() {
+void TrainingStart::Parts::resume() {
   RunIdentity& run = r_.run;
   if (!run.resume) return;
   run.first_step = run.resume->index.step;
@@ -185,12 +194,12 @@ void TrainingStart::resume() {
   });
   const auto recorded = [&](const char* name) { return run.resume->index.run[name]; };
   if (recorded("ranks") != std::to_string(world_.size())) return;
-  if (asked_) kept_ = {ChosenSettings::of(run.resume->index.config), recorded(kChoiceTimings)};
+  if (config_before_choice_) kept_ = {ChosenSettings::of(run.resume->index.config), recorded(kChoiceTimings)};
   if (config_.parallel.reshard == ReshardPolicy::automatic && cuts_parameters(config_.parallel.strategy))
     config_.parallel.reshard = find_choice<ReshardPolicy>(recorded("reshard")).value_or(ReshardPolicy::automatic);
 }
 
-void TrainingStart::open_model() {
+void TrainingStart::Parts::open_model() {
   r_.settings.groups = group_sizes(config_, world_.size(), node_ranks_);
   check_device(config_, world_);
   r_.model = make_model(config_);
@@ -198,13 +207,13 @@ void TrainingStart::open_model() {
   if (!r_.run.resume) check_adapters(config_, r_.model->units());  // here already: reading the model takes its time
 }
 
-void TrainingStart::open_data() {
+void TrainingStart::Parts::open_data() {
   r_.data = open_run_data(config_, r_.model->inputs(), world_.size(),
                           std::max(config_.data.num_workers, cores_of_a_rank(world_)));
   r_.prompts = open_validation_prompts(config_, r_.model->inputs(), r_.data);
 }
 
-void TrainingStart::make_backend() {
+void TrainingStart::Parts::make_backend() {
   Backend& backend = r_.backend;
   backend.monitor = make_device_monitor(wants_cuda(config_) ? cuda_device_of(world_.local_rank()) : -1);
   backend.device = make_device(config_, world_);
@@ -220,34 +229,35 @@ void TrainingStart::make_backend() {
   backend.context_bytes = std::max<int64_t>(0, backend.monitor->process_bytes());
 }
 
-// The least of all ranks' GPUs, because what is decided by it must be the same on every rank; 0 on CPUs.
-int64_t TrainingStart::least_free_memory() const {
+// Returns the least free GPU memory of all ranks in bytes, 0 on CPUs. All ranks decide their settings by it.
+int64_t TrainingStart::Parts::least_free_memory() const {
   return r_.backend.on_gpu() ? -world_.max(-r_.backend.device->memory().free) : 0;
 }
 
 // The settings that the run file leaves open: rank 0 chooses for all, by the least memory that any rank has. Candidates that
 // estimates do not tell apart are left for time_choice().
-void TrainingStart::choose_settings() {
+void TrainingStart::Parts::choose_settings() {
   const Device& device = *r_.backend.device;
-  left_ = memory_left(world_, device, r_.backend.context_bytes);
+  memory_left_ = memory_left(world_, device, r_.backend.context_bytes);
   const bool times = r_.backend.on_gpu() || std::getenv(kTimesOnCpu);
   world_.together([&] {
     if (!r_.first_rank()) return;
-    const PlannedTexts texts(before_choice(*asked_, world_.size()), r_.model->inputs(), r_.data, r_.prompts.get());
-    const FitSearch search(*asked_, node_ranks_, left_.device, texts, rates_of(device.name()));
-    choice_ = choose_batch(search, *asked_, world_.size(), left_.device, left_.host, kept_, times ? ChoiceTiming::kMost : 2);
-    if (!times) choice_.reason = choice_text_of_cpus(choice_, left_.device);
+    const PlannedTexts texts(before_choice(*config_before_choice_, world_.size()), r_.model->inputs(), r_.data, r_.prompts.get());
+    const FitSearch search(*config_before_choice_, node_ranks_, memory_left_.device, texts, rates_of(device.name()));
+    choice_ = choose_batch(search, *config_before_choice_, world_.size(), memory_left_.device, memory_left_.host, kept_,
+                           times ? ChoiceTiming::kMost : 2);
+    if (!times) choice_.reason = choice_text_of_cpus(choice_, memory_left_.device);
     for (size_t i = 0; times && i < choice_.open(); ++i) candidates_.push_back(timed_step(search, choice_.rows[i]));
   });
 }
 
-void TrainingStart::time_choice() {
+void TrainingStart::Parts::time_choice() {
   if (world_.max(static_cast<int64_t>(candidates_.size())) > 0) {
     connect();
-    const StepTimerParts timer{&world_, r_.backend.device.get(), r_.groups.get(), r_.settings.groups, available_,
+    const StepTimerParts timer{&world_, r_.backend.device.get(), r_.groups.get(), r_.settings.groups, available_bytes_,
                                [this] { return r_.backend.make_ops(config_, false); }};
-    const std::vector<CandidateTime> times = time_candidates(timer, *asked_, candidates_);
-    if (!times.empty() && r_.first_rank()) choice_ = decided(choice_, times, left_.device);
+    const std::vector<CandidateTime> times = time_candidates(timer, *config_before_choice_, candidates_);
+    if (!times.empty() && r_.first_rank()) choice_ = decided(choice_, times, memory_left_.device);
   }
   r_.settings.choice = world_.from_rank(0, choice_.reason);
   r_.settings.choice_timings = world_.from_rank(0, choice_.timings);
@@ -261,7 +271,7 @@ void TrainingStart::time_choice() {
 }
 
 // Their threads prepare the first steps beside all that comes before these.
-void TrainingStart::start_loaders() {
+void TrainingStart::Parts::start_loaders() {
   const RunData& data = r_.data;
   Device& device = *r_.backend.device;
   const int64_t first_step = r_.run.first_step;
@@ -269,13 +279,13 @@ void TrainingStart::start_loaders() {
                                          data.tokenizer, data.training, device, first_step, data.instructions);
   BLIPFT_USER_CHECK(first_step <= r_.total_steps(), r_.run.resume->folder, ": the checkpoint was written after ", first_step,
                     " steps, but the run has ", r_.total_steps(),
-                    " in all; raise train.max_steps or train.max_epochs to go on");
+                    " in all; raise train.max_steps or train.max_epochs to continue");
   if (!data.validates()) return;
   r_.loaders.validation = make_validation_loader(config_, world_.rank(), world_.size(), r_.model->inputs(), data.text_shapes,
                                                  data.tokenizer, data.validation, device, data.instructions);
 }
 
-void TrainingStart::check_data() {
+void TrainingStart::Parts::check_data() {
   RunIdentity& run = r_.run;
   check_same_data(config_, r_.data, world_);
   world_.together([&] {
@@ -290,18 +300,18 @@ void TrainingStart::check_data() {
   r_.sources.contents->begin_data(r_.data);
 }
 
-void TrainingStart::plan_run() {
+void TrainingStart::Parts::plan_run() {
   const PlannedTexts texts(config_, r_.model->inputs(), r_.data, r_.prompts.get());
-  r_.memory = plan_memory(config_, *r_.model, r_.settings.groups, available_, r_.data.text_shapes, nullptr, texts.evaluation());
+  r_.memory = plan_memory(config_, *r_.model, r_.settings.groups, available_bytes_, r_.data.text_shapes, nullptr, texts.evaluation());
 }
 
-void TrainingStart::connect() {
+void TrainingStart::Parts::connect() {
   if (r_.groups) return;
   r_.groups = make_groups(config_, world_, r_.settings.groups, *r_.backend.device);
   faults_.watch(*r_.groups);
 }
 
-void TrainingStart::commit_memory() {
+void TrainingStart::Parts::commit_memory() {
   r_.arena = std::make_unique<Arena>(*r_.backend.device, *r_.memory.arena);
   r_.engine = make_engine(r_.memory,
                           {.config = &config_,
@@ -320,37 +330,38 @@ void TrainingStart::commit_memory() {
   r_.arena->commit();
 }
 
-void TrainingStart::expose_memory_to_peers() {
+void TrainingStart::Parts::expose_memory_to_peers() {
   expose_memory(config_, *r_.groups, *r_.arena, r_.engine->store);
   world_.together([&] { r_.engine->bind(); });
 }
 
-void TrainingStart::check_output() {
-  if (r_.memory.decoding) {
-    const bool gathers = r_.engine->store.shards() > 1 && !r_.memory.decoding->keeps_units;
-    r_.answers = std::make_unique<ValidationAnswers>(ValidationAnswers::Parts{
-        .config = &config_,
-        .world = &world_,
-        .tokenizer = r_.data.tokenizer,
-        .prompts = r_.prompts,
-        .program = r_.engine->decoder.get(),
-        .synchronous = !r_.backend.on_gpu(),
-        .all_take_part = gathers,
-        .alive = [&activity = faults_.activity()] { activity.phase(Activity::Phase::validation); }});
-  }
-  r_.run.folder->check_names(r_.run.first_step, r_.total_steps());
-  r_.run.folder->check_room([this] { return files_to_write(r_); });
+void TrainingStart::Parts::make_answers() {
+  if (!r_.memory.decoding) return;
+  const bool gathers = r_.engine->store.shards() > 1 && !r_.memory.decoding->keeps_units;
+  r_.answers = std::make_unique<ValidationAnswers>(ValidationAnswers::Parts{
+      .config = &config_,
+      .world = &world_,
+      .tokenizer = r_.data.tokenizer,
+      .prompts = r_.prompts,
+      .program = r_.engine->decoder.get(),
+      .synchronous = !r_.backend.on_gpu(),
+      .all_take_part = gathers,
+      .alive = [&activity = faults_.activity()] { activity.phase(Activity::Phase::validation); }});
 }
 
-// Where all texts are known, the shapes of all steps. Else those of any rank's first steps, the most frequent first; the
+void TrainingStart::Parts::check_output() {
+  r_.run.folder->check_names(r_.run.first_step, r_.total_steps());
+  r_.run.folder->check_room([this] { return files_to_write(); });
+}
+
+// Returns the shapes to capture: of all steps if all texts were surveyed, else the most frequent of all ranks' first steps. The
 // same on every rank.
-std::vector<TextShape> TrainingStart::shapes_to_prepare() const {
+std::vector<TextShape> TrainingStart::Parts::shapes_to_prepare() const {
   if (r_.data.surveyed()) return r_.memory.text_shapes;
   if (!looks_ahead()) return {};
-  const std::vector<TextShape>& first = r_.loaders.first_shapes;
   std::vector<std::pair<double, TextShape>> counted;
   for (const TextShape& shape : r_.memory.text_shapes) {
-    const auto mine = std::count(first.begin(), first.end(), shape);
+    const auto mine = std::count(first_shapes_.begin(), first_shapes_.end(), shape);
     if (const double all = world_.sum(static_cast<double>(mine)); all > 0) counted.push_back({all, shape});
   }
   std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -359,32 +370,33 @@ std::vector<TextShape> TrainingStart::shapes_to_prepare() const {
   return shapes;
 }
 
-void TrainingStart::open_connections() {
+void TrainingStart::Parts::open_connections() {
   shapes_ = shapes_to_prepare();
   context_ = r_.weight_context();
   r_.engine->program->warm_up(context_->scratch);
 }
 
-void TrainingStart::init_values(bool random) {
+void TrainingStart::Parts::init_values(bool random) {
   init_weights(*context_, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
 }
 
 // What was trained before: from a checkpoint of this run, or adapters of another.
-void TrainingStart::restore() {
+void TrainingStart::Parts::restore() {
   const ResumePoint* resume = r_.run.resume.get();
   if (resume) restore_state(*context_, resume->index, resume->folder, 4);
   else r_.sources.adapters = load_adapters(*context_, config_);
 }
 
-void TrainingStart::read_weights() {
+void TrainingStart::Parts::read_weights() {
   r_.sources.checkpoint = std::make_shared<const SafetensorsReader>(config_.model.path);
   check_weights(r_.model->units(), *r_.sources.checkpoint);
   load_weights(r_.run.resume ? frozen_of(*context_) : *context_, *r_.sources.checkpoint, 8);
   restore();
 }
 
-// Of the files that were read; adapters of another run are in the checkpoints from the first step on.
-void TrainingStart::begin_to_check_weights() {
+// Starts to compare the files that weights were read from. Adapters of another run need it at the start alone: from the first
+// step on they are in the checkpoints.
+void TrainingStart::Parts::begin_to_check_weights() {
   WeightSources& from = r_.sources;
   std::vector<WeightFiles> files;
   if (from.checkpoint && (!r_.run.resume || !frozen_of(*context_).units.empty()))
@@ -394,19 +406,18 @@ void TrainingStart::begin_to_check_weights() {
   if (!config_.output.save_model) from.checkpoint.reset();
 }
 
-}  // namespace
-
-bool start_training(TrainingResources& resources, RunFaults& faults) { return TrainingStart(resources, faults).run(); }
-
-std::vector<FileToWrite> files_to_write(const TrainingResources& resources) {
-  const Config& config = resources.config();
-  std::vector<FileToWrite> files = files_to_save(config, resources.model->units(), resources.engine->store);
-  files.push_back({"trace", RunTrace::bytes(config, resources.memory, resources.total_steps() - resources.run.first_step,
-                                            resources.loaders.training->steps_per_epoch()),
-                   config.output.path, config.trace.on_error == TraceErrorAction::stop});
-  files.push_back(
-      checkpoints_to_write(config, checkpoint_bytes(resources.model->units(), resources.engine->store), resources.run.id));
+std::vector<FileToWrite> TrainingStart::Parts::files_to_write() const {
+  std::vector<FileToWrite> files = files_to_save(config_, r_.model->units(), r_.engine->store);
+  files.push_back({"trace", RunTrace::bytes(config_, r_.memory, r_.total_steps() - r_.run.first_step,
+                                            r_.loaders.training->steps_per_epoch()),
+                   config_.output.path, config_.trace.on_error == TraceErrorAction::stop});
+  files.push_back(checkpoints_to_write(config_, checkpoint_bytes(r_.model->units(), r_.engine->store), r_.run.id));
   return files;
 }
+
+TrainingStart::TrainingStart(TrainingResources& resources, RunFaults& faults)
+    : parts_(std::make_unique<Parts>(resources, faults)) {}
+TrainingStart::~TrainingStart() = default;
+bool TrainingStart::run() { return parts_->run(); }
 
 }  // namespace blipft

@@ -1,15 +1,24 @@
 // The start of a training run, up to its first step.
 #pragma once
 
+#include <memory>
+
 #include "train/run_faults.h"
 #include "train/training_resources.h"
 
 namespace blipft {
 
-/// Fills `resources`. Returns false if the run has ended before and there is nothing to do. Called by all ranks.
-bool start_training(TrainingResources& resources, RunFaults& faults);
+class TrainingStart {
+ public:
+  /// Keeps references to both. After an error of one rank it must live on until all ranks have ended: see StartParts.
+  TrainingStart(TrainingResources& resources, RunFaults& faults);
+  ~TrainingStart();
+  /// Fills the resources. Returns false if the run has ended before and there is nothing to do. Called by all ranks.
+  bool run();
 
-/// What the run will write, with the space that it takes.
-std::vector<FileToWrite> files_to_write(const TrainingResources& resources);
+ private:
+  class Parts;
+  std::unique_ptr<Parts> parts_;
+};
 
 }  // namespace blipft
