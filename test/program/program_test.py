@@ -366,7 +366,7 @@ def runs_without_mpirun_and_without_a_trace(space):
     check("warning: the trained weights will be discarded" in result.out, result)
     for keeps in ("output.save_model=true", "checkpoint.every_steps=1"):
         result = run(space, 0, "train.max_steps=1", keeps)
-        check("will not be kept" not in result.out, result)
+        check("will be discarded" not in result.out, result)
 
 
 @test
