@@ -33,7 +33,7 @@ Trainer::Trainer(TrainingResources& resources, RunFaults& faults, const RunObser
   end_.steps = resources.run.first_step;
 }
 
-const RunEnd& Trainer::steps() {
+void Trainer::steps() {
   check_contents(false);
   r_.world.barrier();
   const auto start = StartTimes::Clock::now();
@@ -49,7 +49,6 @@ const RunEnd& Trainer::steps() {
   check_contents(true);
   r_.world.barrier();
   end_.train_seconds = seconds_since(start);
-  return end_;
 }
 
 void Trainer::train_step(int64_t step) {

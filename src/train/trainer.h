@@ -15,7 +15,7 @@ class Trainer {
   /// Keeps references to all arguments. `stop`: what asks the run to stop.
   Trainer(TrainingResources& resources, RunFaults& faults, const RunObservers& observers, const StopRequest& stop);
   /// Trains to the last step, or until the run is to stop. Called by all ranks.
-  const RunEnd& steps();
+  void steps();
   RunResults results() const { return {end_, validation_.best(), checkpoints_}; }
 
  private:

@@ -48,9 +48,9 @@ bool TrainingRun::run() {
   announce();
   const RunObservers observers{*progress_, *trace_, record_.get(), observers_};
   trainer_ = std::make_unique<Trainer>(resources_, faults_, observers, stop_request_);
-  const RunEnd& end = trainer_->steps();
+  trainer_->steps();
   finish_run(resources_, trainer_->results(), observers, faults_, ready_seconds_);
-  return end.stopped_by.has_value();
+  return trainer_->results().end.stopped_by.has_value();
 }
 
 TraceParts trace_parts(const TrainingResources& r, int64_t start_ns, int64_t part) {

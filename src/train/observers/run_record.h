@@ -42,9 +42,4 @@ class RunRecord final : public TrainingObserver {
   bool reported_loss_ = false;                      // that a file is not whole
 };
 
-/// With checkpoint.resume=auto: what to print where output.path holds the very run that `config` asks for, with all its
-/// steps done and its model saved, so that nothing is left to do; "" where there is anything. metrics.jsonl says it, whose last
-/// row is the end. Called by all ranks, which get the same text.
-std::string ended_text(const Config& config, const World& world);
-
 }  // namespace blipft

@@ -13,8 +13,8 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "train/observers/run_record.h"
 #include "train/observers/run_trace.h"
+#include "train/start/ended_run.h"
 #include "train/start/start_parts.h"
 #include "tune/step_timer.h"
 #include "weights/adapter_files.h"
@@ -158,8 +158,8 @@ bool TrainingStart::Parts::claim_folders() {
     unlock();
     if (run.smoke) run.smoke->remove();
   });
-  if (const std::string ended = ended_text(config_, world_); !ended.empty()) {
-    if (r_.first_rank()) std::printf("%s\n", ended.c_str());
+  if (const auto ended = ended_text(config_, world_)) {
+    if (r_.first_rank()) std::printf("%s\n", ended->c_str());
     return false;
   }
   run.resume = find_resume_point(config_, world_);  // the run that held the folder until now may have written another one

@@ -1,0 +1,17 @@
+// Whether the run that is asked for has ended before.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+
+namespace blipft {
+
+/// Returns the line to print if checkpoint.resume=auto finds in output.path the very run that `config` asks for, with all its
+/// steps done and its model saved: then nothing is left to do. The last row of metrics.jsonl says so. Called by all ranks, which
+/// get the same text.
+std::optional<std::string> ended_text(const Config& config, const World& world);
+
+}  // namespace blipft
