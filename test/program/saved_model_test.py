@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import PROGRAM, TwoModels, mpirun, read_safetensors, run  # noqa: E402
-from script_tests import check, run_tests, test  # noqa: E402
+from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 QUERIES = 8
 
@@ -73,6 +73,25 @@ def a_folder_of_blip2_that_transformers_5_cannot_generate_with_is_completed(spac
     result = run(space, 0, f"model.path={model}", "train.max_steps=1", "output.save_model=true")
     check(f"the embeddings have {token} rows: resize them there first" in result.err, result)
     check("image_token_index" not in json.loads((result.output / "model/config.json").read_text()), result)
+
+
+@test
+def transformers_generates_from_a_completed_folder(space):
+    try:
+        from PIL import Image
+        from transformers import Blip2ForConditionalGeneration, Blip2Processor
+    except ImportError as missing:
+        raise Skip(str(missing))
+    model = space.copy(space.model)
+    config = json.loads((model / "config.json").read_text())
+    del config["image_token_index"]
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "processor_config.json").unlink()
+    saved = run(space, 0, f"model.path={model}", "train.max_steps=1", "output.save_model=true").output / "model"
+    processor = Blip2Processor.from_pretrained(saved)
+    inputs = processor(images=Image.open(sorted(space.data.rglob("*.jpg"))[0]), text="a", return_tensors="pt")
+    ids = Blip2ForConditionalGeneration.from_pretrained(saved).generate(**inputs, max_new_tokens=5, do_sample=False)
+    check(inputs["input_ids"].shape[1] > QUERIES and ids.shape[1] > inputs["input_ids"].shape[1], inputs, ids)
 
 
 @test
