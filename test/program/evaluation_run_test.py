@@ -167,7 +167,7 @@ def the_best_score_is_kept_and_a_resume_keeps_it(space):
     whole = run(space, 2, *KEEP)
     best, found = best_of(whole, "rouge_l")
     check(len(found) == best + 6 and "early stop" in whole.out and "rouge_l was highest" in whole.out, best, found, whole)
-    check(re.search(rf"^best       rouge_l \S+, after step {best}:", whole.out, re.M), best, whole)
+    check(re.search(rf"^best       rouge_l \S+, after step {best};", whole.out, re.M), best, whole)
     check(checkpoint(whole.output, best).is_dir(), best, list((whole.output / "checkpoints").iterdir()))
     again = run(space, 2, *KEEP, "checkpoint.every_steps=2", "train.max_steps=3")
     run(space, 2, *KEEP, "checkpoint.every_steps=2", "checkpoint.resume=auto", f"output.path={again.output}",
