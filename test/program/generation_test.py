@@ -484,7 +484,7 @@ def the_best_checkpoint_is_kept_and_saved_and_a_run_ends_early(space):
     losses = [float(text) for text in re.findall(r"^validation after step \d+/\d+  loss (\S+)", whole.out, re.M)]
     best = losses.index(min(losses)) + 1
     check(len(losses) == best + 3 and "early stop" in whole.out, losses, whole)
-    check(re.search(rf"^best       loss \S+, after step {best}:", whole.out, re.M), best, whole)
+    check(re.search(rf"^best       loss \S+, after step {best};", whole.out, re.M), best, whole)
     last = run(space, 2, *options, "output.save_best=false")
     told = rf"^note: the best loss, \S+, was after step {best}; the saved model is that of step {best + 3} \(output.save_best=true"
     check(re.search(told, last.out, re.M) and "the saved model is that of step" not in whole.out, last)
@@ -493,7 +493,7 @@ def the_best_checkpoint_is_kept_and_saved_and_a_run_ends_early(space):
     again = run(space, 2, *options, "checkpoint.every_steps=2", "train.max_steps=3")
     resumed = run(space, 2, *options, "checkpoint.every_steps=2", "checkpoint.resume=auto", f"output.path={again.output}",
                   "output.overwrite=true")
-    check(re.search(rf"^best       loss \S+, after step {best}:", resumed.out, re.M), resumed)
+    check(re.search(rf"^best       loss \S+, after step {best};", resumed.out, re.M), resumed)
     check((again.output / "model/model.safetensors").read_bytes() == (whole.output / "model/model.safetensors").read_bytes(),
           "resumed, the best model is another")
     for option in ("checkpoint.keep_best=loss", "train.early_stopping_patience=2"):
