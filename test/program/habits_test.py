@@ -124,11 +124,11 @@ def an_adapter_is_no_model(space):
 def a_model_of_text_says_that_it_reads_no_pictures(space):
     model = text_model(space) / "model"
     result = run(space, 0, f"model.path={model}", "train.max_steps=1", "data.max_text_tokens=128")
-    check(result.out.count("warning: the model reads no pictures: of the samples in ") == 1, result)
-    check("reads no pictures" not in run(space, 0, "train.max_steps=1").out, "told of a model with pictures")
+    check(result.out.count("warning: the model has no vision input: it trains on the captions of ") == 1, result)
+    check("has no vision input" not in run(space, 0, "train.max_steps=1").out, "told of a model with pictures")
     plain = run(space, 0, f"model.path={model}", f"data.path={text_model(space)}/data/instructions.jsonl",
                 "train.max_steps=2", "data.max_text_tokens=128")
-    check("reads no pictures" not in plain.out, plain)
+    check("has no vision input" not in plain.out, plain)
     check(len(re.findall(r"^step .* [\d.]+ samples/s  [\d.]+ tokens/s ", plain.out, re.M)) == 2, plain)
     check(re.search(r"^\[done\] .* \| [\d.]+ samples/s \| [\d.]+ tokens/s$", plain.out, re.M), plain)
 

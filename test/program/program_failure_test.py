@@ -173,7 +173,7 @@ def some_empty_captions_are_counted_and_trained_with(space):
     data = space.copy(space.data)
     rewrite_captions(data, lambda number, text: text if number >= 10 else "")  # all of step 0, and 2 of step 1
     for normalization in ("tokens", "micro_batch"):
-        result = run(space, 2, f"data.path={data}", "data.shuffle=false", "train.max_epochs=2", "train.max_steps=7",
+        result = run(space, 2, f"data.path={data}", "data.shuffle=false", "train.max_epochs=2", "train.max_steps=7", "output.save_model=true",
                      f"train.loss_normalization={normalization}")
         said = [line for line in result.out.splitlines() if line.startswith("warning: ")]
         check(said == ["warning: 10 of 48 samples have an empty caption and do not contribute to the loss"], said, result)
@@ -184,7 +184,7 @@ def some_empty_captions_are_counted_and_trained_with(space):
 
 @test
 def long_captions_are_cut_and_counted(space):
-    result = run(space, 2, "data.max_seq_length=3", "train.max_epochs=2")
+    result = run(space, 2, "data.max_seq_length=3", "train.max_epochs=2", "output.save_model=true")
     said = [line for line in result.out.splitlines() if line.startswith("warning: ")]
     first, last = "of this rank's first step are cut to 3 tokens", "warning: 48 of 48 texts have more than 3 tokens (data.max_text_tokens) and are cut"
     check(len(said) == 2 and first in said[0] and said[1] == last, said, result)
