@@ -14,7 +14,7 @@ namespace blipft {
 
 namespace {
 
-constexpr std::chrono::seconds kCloseTime{3}, kFirstRankTime{4};  
+constexpr std::chrono::seconds kCloseTime{3}, kFirstRankTime{4};
 
 const World& started_together(const Config& config, const World& world) {
   check_started_together(config, world);

@@ -7,6 +7,7 @@
 #include "blipft/error.h"
 #include "blipft/family.h"
 #include "blipft/text.h"
+#include "engine/run_data.h"
 #include "io/json.h"
 
 namespace blipft {
@@ -50,7 +51,7 @@ void complete_image_token(const std::string& source, int64_t vocabulary, SavedCo
   }
   int64_t id = 0;
   try {
-    id = image_token_of(*load_tokenizer(source, family_of(source).tokenizer));
+    id = image_token_of(*load_model_tokenizer(source));
   } catch (const UserError& error) {       // the weights are worth more than this key
     saved.notes.push_back(concat(place, "found none. transformers 5 needs it to generate: add it. The tokenizer cannot be read: ",
                                  error.what()));

@@ -186,11 +186,6 @@ void add_generate(std::vector<KeyConflict>& table) {
   });
 }
 
-const Key& key_of(const std::string& full) {
-  const size_t dot = full.find('.');
-  return *find_key(full.substr(0, dot), full.substr(dot + 1));
-}
-
 std::string text_of(const Config& config, const std::string& key) { return value_text(key_of(key), config); }
 
 bool in_file(const Config& config, const std::string& key) {
@@ -198,14 +193,7 @@ bool in_file(const Config& config, const std::string& key) {
 }
 
 void set_default(Config& config, const Key& key) {
-  Config defaults;
-  const Field initial = key.field(defaults);
-  std::visit(
-      [&]<class F>(const F& field) {
-        if constexpr (!std::is_pointer_v<F>) field.set(std::get<F>(initial));
-        else *field = *std::get<F>(initial);
-      },
-      key.field(config));
+  copy_value(key, Config(), config);
   config.places.erase(key.full());
 }
 

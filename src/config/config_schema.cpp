@@ -451,11 +451,27 @@ const Key* find_key(const std::string& section, const std::string& name) {
   return nullptr;
 }
 
+const Key& key_of(const std::string& full_name) {
+  const size_t dot = full_name.find('.');
+  const Key* found = dot == std::string::npos ? nullptr : find_key(full_name.substr(0, dot), full_name.substr(dot + 1));
+  BLIPFT_CHECK(found, "no key ", full_name);
+  return *found;
+}
+
+void copy_value(const Key& key, const Config& from, Config& to) {
+  Config source = from;                      // fields are of configs that may be changed
+  const Field value = key.field(source);
+  std::visit(
+      [&]<class F>(const F& field) {
+        if constexpr (!std::is_pointer_v<F>) field.set(std::get<F>(value));
+        else *field = *std::get<F>(value);
+      },
+      key.field(to));
+}
+
 KeyRules rules_of(const std::string& key) {
-  const size_t dot = std::min(key.find('.'), key.size() - 1);
-  const Key* found = find_key(key.substr(0, dot), key.substr(dot + 1));
-  BLIPFT_CHECK(found, "no key ", key);
-  return {found->on_resume, found->of_each_rank, value_text(*found, Config())};
+  const Key& found = key_of(key);
+  return {found.on_resume, found.of_each_rank, value_text(found, Config())};
 }
 
 }  // namespace blipft

@@ -80,6 +80,10 @@ const std::vector<Key>& config_keys();
 const std::vector<std::string>& config_sections();
 /// Null when there is none.
 const Key* find_key(const std::string& section, const std::string& name);
+/// The key of a full name, "train.lr". Throws Error if there is none.
+const Key& key_of(const std::string& full_name);
+/// Gives `to` the value that `from` has for a key.
+void copy_value(const Key& key, const Config& from, Config& to);
 
 /// "a number > 0", "one of none, half or full", "true or false": what a value of this key must be.
 std::string expected_value(const Key& key);

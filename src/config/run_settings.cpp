@@ -1,6 +1,4 @@
 // Settings that generation takes from the run that trained the weights; see config_rules.h.
-#include <type_traits>
-
 #include "blipft/config_rules.h"
 #include "blipft/error.h"
 #include "config/config_schema.h"
@@ -10,13 +8,6 @@ namespace blipft {
 namespace {
 
 constexpr size_t kMostShown = 80;          // bytes of a value in a note
-
-const Key& key_of(const std::string& full) {
-  const size_t dot = full.find('.');
-  const Key* key = dot == std::string::npos ? nullptr : find_key(full.substr(0, dot), full.substr(dot + 1));
-  BLIPFT_CHECK(key, "no key ", full);
-  return *key;
-}
 
 }  // namespace
 
@@ -40,14 +31,7 @@ void take_from_run(Config& config, const Config& run, const std::string& key) {
   config.notes.push_back(concat(key, "=", brief(then, kMostShown), " as in the run of the weights (",
                                 place_of(run, key), "), not ", brief(now, kMostShown), " (", place_of(config, key),
                                 "). To use another value, give ", key, "=VALUE on the command line."));
-  Config from = run;
-  const Field source = row.field(from);
-  std::visit(
-      [&]<class F>(const F& field) {
-        if constexpr (!std::is_pointer_v<F>) field.set(std::get<F>(source));
-        else *field = *std::get<F>(source);
-      },
-      row.field(config));
+  copy_value(row, run, config);
   config.places.erase(key);
   if (const auto place = run.places.find(key); place != run.places.end()) config.places[key] = place->second;
 }

@@ -44,6 +44,10 @@ std::shared_ptr<const Dataset> open_validation(const Config& config, const TextS
   return open_datasets(config, texts, std::max<int64_t>(1, config.data.num_workers)).validation;
 }
 
+std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory) {
+  return load_tokenizer(model_directory, family_of(model_directory).tokenizer);
+}
+
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
   RunData data;
   if (inputs.has_picture()) {
@@ -53,7 +57,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
                       inputs.picture_size, ", the image_size in config.json");
     data.pixel_statistics = processor.statistics;
   }
-  data.tokenizer = load_tokenizer(config.model.path, family_of(config.model.path).tokenizer);
+  data.tokenizer = load_model_tokenizer(config.model.path);
   check_text_inputs(config, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer), threads);

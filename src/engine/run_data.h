@@ -25,6 +25,9 @@ struct RunData {
 /// are missing or do not fit the model.
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads);
 
+/// The tokenizer in a model's folder, read by the rules of the model's family. Throws UserError.
+std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory);
+
 /// The validation samples alone, opened anew with other `texts`.
 std::shared_ptr<const Dataset> open_validation(const Config& config, const TextSettings& texts);
 

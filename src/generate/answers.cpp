@@ -221,9 +221,7 @@ class AnswerRun {
 
   void finish(double seconds) {
     const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
-    const PromptSet& set = set_->prompt_set();
-    const int64_t left_out =
-        set.left_out_everywhere() + static_cast<int64_t>(world_.sum(static_cast<double>(set.left_out_here())));
+    const int64_t left_out = set_->prompt_set().left_out_of_all(world_);
     const std::vector<std::string> lines = files_->all_lines(), thumbnails = world_.gather_texts(thumbnails_->lines());
     const std::vector<ScoredLoss> losses = gather_records(world_, losses_);
     world_.together([&] {

@@ -2,7 +2,7 @@
 #include "generate/generation_model.h"
 
 #include "blipft/error.h"
-#include "blipft/family.h"
+#include "engine/run_data.h"
 #include "engine/settings.h"
 #include "weights/adapter_files.h"
 
@@ -37,7 +37,7 @@ GenerationModel::GenerationModel(const Config& asked, bool planned)
   BLIPFT_USER_CHECK(!model->cache_widths().empty(), folder, ": ", model->description(), " generates no text");
   check_adapters(config(), model->units());
   if (!planned || has_tokenizer(folder)) {
-    tokenizer = load_tokenizer(folder, family_of(folder).tokenizer);
+    tokenizer = load_model_tokenizer(folder);
     instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);
   }
   settings = generate_settings(asked, folder, tokenizer.get(), inputs);

@@ -111,8 +111,7 @@ ValidationScores ValidationAnswers::evaluate() {
     found.scores = scores_of(found.texts, found.samples);
   });
   share_scores(world, found);
-  const PromptSet& set = parts_.prompts->set;
-  left_out_ = set.left_out_everywhere() + static_cast<int64_t>(world.sum(static_cast<double>(set.left_out_here())));
+  left_out_ = parts_.prompts->set.left_out_of_all(world);
   return found;
 }
 

@@ -64,12 +64,20 @@ std::string creation_advice(int error) {
   return "";
 }
 
-FileDescriptor create_file(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+namespace {
+
+FileDescriptor create(const std::string& path, int flags) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | flags, 0666));
   const int error = errno;
   BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", std::strerror(error), creation_advice(error));
   return file;
 }
+
+}  // namespace
+
+FileDescriptor create_file(const std::string& path) { return create(path, O_TRUNC); }
+
+FileDescriptor create_new_file(const std::string& path) { return create(path, O_EXCL | O_NOFOLLOW); }
 
 int64_t file_size(const FileDescriptor& file, const std::string& path) {
   struct stat status{};

@@ -40,6 +40,8 @@ std::string read_whole_file(const std::string& path, int64_t most_bytes);
 std::string creation_advice(int error);
 /// Creates (or empties) a file for writing; UserError naming it when that fails.
 FileDescriptor create_file(const std::string& path);
+/// Creates a file for reading and writing whose name is free; UserError naming it if anything has the name, or creating fails.
+FileDescriptor create_new_file(const std::string& path);
 /// Size in bytes.
 int64_t file_size(const FileDescriptor& file, const std::string& path);
 

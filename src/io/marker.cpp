@@ -73,9 +73,7 @@ void write_marker(const std::string& folder, const Marker& marker) {
                       " is to be marked as this run's; move it away, or choose another folder");
   const std::string text = text_of(marker);
   if (::lstat(fresh.c_str(), &status) == 0 && S_ISREG(status.st_mode)) ::unlink(fresh.c_str());  // left when killed
-  const FileDescriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-  const int error = errno;
-  BLIPFT_USER_CHECK(file.get() >= 0, fresh, ": cannot be created: ", std::strerror(error), creation_advice(error));
+  const FileDescriptor file = create_new_file(fresh);
   try {
     write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), fresh);
     sync_file(file, fresh);

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "blipft/error.h"
-#include "blipft/family.h"
 #include "loading/step_order.h"
 #include "loading/text_sample.h"
 #include "loading/text_survey.h"
@@ -19,7 +18,7 @@ namespace {
 // Prompts that are not looked at: as long as texts may be, but for the answer.
 EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
   std::unique_ptr<Tokenizer> tokenizer;
-  if (has_tokenizer(config.model.path)) tokenizer = load_tokenizer(config.model.path, family_of(config.model.path).tokenizer);
+  if (has_tokenizer(config.model.path)) tokenizer = load_model_tokenizer(config.model.path);
   EvaluationWork work{generate_settings(config, config.model.path, tokenizer.get(), inputs), inputs};
   work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.max_text_tokens));
   work.prompts = config.evaluate.samples;
@@ -61,7 +60,7 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
       text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
                      brief(missing, 300), "; a run needs it\n");
     else if (missing.empty()) {
-      const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(config.model.path, family_of(config.model.path).tokenizer);
+      const std::shared_ptr<Tokenizer> tokenizer = load_model_tokenizer(config.model.path);
       const TextSettings texts = text_settings(config, *tokenizer);
       look_at_captions(config, inputs, *open_dataset(config.data.path, config.data.format, texts), *tokenizer);
     }

@@ -48,7 +48,7 @@ std::string known_chat_template(std::string_view jinja) {
 }
 
 std::vector<TextSegment> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages,
-                                          const TextSettings& settings, const std::string& place) {
+                                     const TextSettings& settings, const std::string& place) {
   ChatText text;
   family_of(chat_template, settings, place).write({messages, settings, place}, text);
   std::vector<TextSegment> segments = text.take();

@@ -25,7 +25,7 @@ std::string known_chat_template(std::string_view jinja);
 /// `place` (file and line) where the template cannot have these messages, or the tokenizer names no token that the
 /// template puts.
 std::vector<TextSegment> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages,
-                                          const TextSettings& settings, const std::string& place);
+                                     const TextSettings& settings, const std::string& place);
 
 /// The text that an answer follows: what apply_chat_template() makes with add_generation_prompt.
 std::string render_prompt(const std::string& chat_template, const std::vector<ChatMessage>& messages,

@@ -37,6 +37,11 @@ void PromptSet::leave_out_everywhere(const std::string& why) {
   left_out_everywhere_.insert(why);
 }
 
+int64_t PromptSet::left_out_of_all(const World& world) const {
+  const size_t everywhere = left_out_everywhere_.size();
+  return static_cast<int64_t>(everywhere) + static_cast<int64_t>(world.sum(static_cast<double>(left_out_.size() - everywhere)));
+}
+
 void PromptSet::check_prompts() {
   const int64_t most = inputs_.max_text_tokens;
   std::erase_if(prompts_, [&](const PromptedSample& prompt) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/comm.h"
 #include "blipft/datasets.h"
 #include "blipft/pictures.h"
 #include "blipft/prompts.h"
@@ -45,10 +46,8 @@ class PromptSet {
   void leave_out(const std::string& why);
   /// The same for a sample that all ranks leave out because each of them reads it; the same reason counts once.
   void leave_out_everywhere(const std::string& why);
-  /// The number of left_out() that are the same samples on all ranks.
-  int64_t left_out_everywhere() const { return static_cast<int64_t>(left_out_everywhere_.size()); }
-  /// The number of left_out() that only this rank left out.
-  int64_t left_out_here() const { return static_cast<int64_t>(left_out_.size()) - left_out_everywhere(); }
+  /// The number of samples that any rank left out. Called by all ranks.
+  int64_t left_out_of_all(const World& world) const;
   /// The picture of sample `index` of the data set.
   Image picture(int64_t index) const;
   /// The picture of sample `index` as the model reads it, empty for a model of texts. Nothing if it cannot be read and

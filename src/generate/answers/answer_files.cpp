@@ -1,13 +1,11 @@
 // Files of a generation; see answer_files.h.
 #include "generate/answers/answer_files.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -40,13 +38,6 @@ std::string make_folder(const Config& config) {
                          " folders generated-NNNN already; choose another output.path"));
 }
 
-io::FileDescriptor create_new(const std::string& path) {
-  io::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  const int error = errno;
-  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", std::strerror(error), io::creation_advice(error));
-  return file;
-}
-
 }  // namespace
 
 AnswerFiles::AnswerFiles(const Config& config, const World& world, const std::string& lines)
@@ -59,7 +50,7 @@ AnswerFiles::AnswerFiles(const Config& config, const World& world, const std::st
     char rank[32] = "";
     if (world_.size() > 1) std::snprintf(rank, sizeof rank, ".rank%04d", static_cast<int>(world_.rank()));
     partial_ = concat(folder_, "/", name_, rank, ".partial.jsonl");
-    io::FileDescriptor file = create_new(partial_);
+    io::FileDescriptor file = io::create_new_file(partial_);
     struct stat status{};
     BLIPFT_USER_CHECK(::fstat(file.get(), &status) == 0, partial_, ": cannot be examined: ", io::errno_text());
     partial_device_ = status.st_dev, partial_inode_ = status.st_ino;
@@ -90,7 +81,7 @@ std::vector<std::string> AnswerFiles::all_lines() {
 
 void AnswerFiles::write(const std::string& name, const std::string& text) const {
   const std::string path = folder_ + "/" + name;
-  const io::FileDescriptor file = create_new(path);
+  const io::FileDescriptor file = io::create_new_file(path);
   io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
   io::sync_file(file, path);
 }

@@ -36,8 +36,9 @@ class ChoiceSet {
   const std::string& from() const { return from_; }
 
  private:
-  std::string from_;
   void add(Question question, const GenerationModel& model);
+
+  std::string from_;
   std::vector<Question> questions_;
   std::vector<std::string> left_out_;
   std::vector<std::vector<TokenizedText>> texts_;  // of each question

@@ -26,12 +26,6 @@ constexpr int64_t kPiece = int64_t{1} << 20, kMostRow = int64_t{1} << 16;
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
-io::FileDescriptor create_new(const std::string& path) {
-  io::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", io::errno_text());
-  return file;
-}
-
 bool is_there(const std::string& path) {
   struct stat status{};
   return ::lstat(path.c_str(), &status) == 0;
@@ -112,7 +106,7 @@ void RecordFolder::write_config(const std::string& text) const {
   const std::string path = in(folder, kConfigFile), fresh = concat(path, ".", run_id);  // nobody else's name
   ::unlink(fresh.c_str());                 // left by a part that was killed
   try {
-    const io::FileDescriptor file = create_new(fresh);
+    const io::FileDescriptor file = io::create_new_file(fresh);
     io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), fresh);
     BLIPFT_USER_CHECK(::rename(fresh.c_str(), path.c_str()) == 0, path, ": cannot be made: ", io::errno_text());
   } catch (...) {
@@ -128,7 +122,7 @@ std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const 
   io::FileDescriptor file = io::open_own(path, O_RDWR);
   if (file.get() < 0) {
     BLIPFT_USER_CHECK(!is_there(path), path, ": cannot be opened for writing: ", io::errno_text());
-    file = create_new(path);
+    file = io::create_new_file(path);
     // At once, so that whatever comes later the file is known as the run's.
     const std::string line = heading + "\n";
     io::write_at(file, 0, line.data(), static_cast<int64_t>(line.size()), path);
