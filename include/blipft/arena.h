@@ -6,6 +6,10 @@
 // for each. The real step then replays exactly the same takes, and gets those places: nothing is searched or allocated.
 //
 // A pass is one recorded program (one step of one text shape). All passes share the same transient memory.
+//
+// Device memory is two allocations. The peer block holds the tensors that other ranks of this machine read directly
+// (weights that are gathered, gradients that are summed), and is the only one that they map; the private block holds the
+// rest. Transient tensors that nobody else reads may lie in either, but never across both.
 #pragma once
 
 #include <array>
@@ -23,6 +27,9 @@ namespace blipft {
 enum class Owner { parameters, gradients, optimizer, activations, communication, workspace, data, cache };
 constexpr int kOwners = 8;
 const char* owner_name(Owner owner);
+
+/// Who reads a tensor: its own rank alone, or also the other ranks of the machine, in its memory.
+enum class Readers { own_rank, peers };
 
 /// Bytes in use by owner.
 struct MemoryUse {
@@ -51,7 +58,9 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   /// A tensor for the whole run. Before commit() its address is fictitious: ask resolve() for the real one afterwards.
-  Tensor persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place = Place::device);
+  /// Host memory has no readers but its rank.
+  Tensor persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place = Place::device,
+                    Readers readers = Readers::own_rank);
   /// The real tensor behind one that persistent() returned before commit(); identity for later ones.
   Tensor resolve(const Tensor& planned) const;
 
@@ -61,7 +70,7 @@ class Arena {
   /// While recording: the pass `name`, if there is one, is not part of the plan.
   void forget_pass(const std::string& name) { passes_.erase(name); }
   /// A transient tensor; must be given back before the pass ends. 256-byte aligned.
-  Tensor take(Owner owner, std::string_view name, DType dtype, const Shape& shape);
+  Tensor take(Owner owner, std::string_view name, DType dtype, const Shape& shape, Readers readers = Readers::own_rank);
   void give(const Tensor& tensor);
   /// A transient tensor that keeps its contents from pass to pass: where several passes take the same ones before anything
   /// else, in the same order, and give them back last, they lie at the same places in each. Passes that do not take them
@@ -82,14 +91,14 @@ class Arena {
   /// The same of what it takes in the host.
   int64_t taken_in_host_bytes(const std::string& pass) const;
 
-  /// Finds a place for every take of every recorded pass. Transient memory is at least `scratch_bytes`.
+  /// Finds a place for every take of every recorded pass. scratch() has at least `scratch_bytes`.
   void plan(int64_t scratch_bytes = 0);
-  /// Allocates one block for everything. Throws UserError with the three largest owners when it cannot.
+  /// Allocates both blocks. Throws UserError with the three largest owners when it cannot.
   void commit();
 
-  int64_t persistent_bytes() const { return persistent_bytes_; }
+  int64_t persistent_bytes() const { return private_.persistent_bytes + peer_.persistent_bytes; }
   int64_t transient_bytes() const { return transient_bytes_; }   ///< of the largest pass, gaps included
-  int64_t total_bytes() const { return persistent_bytes_ + transient_bytes_; }
+  int64_t total_bytes() const { return persistent_bytes() + transient_bytes_; }
   /// Page-locked host memory, in none of the others.
   int64_t host_bytes() const { return host_persistent_bytes_ + host_transient_bytes_; }
   /// Live bytes at the peak of the largest recorded pass, without gaps: no plan takes less.
@@ -111,12 +120,14 @@ class Arena {
   /// The table: what is alive at the peak, largest first; what lies in the host with it.
   std::vector<PlanEntry> peak_entries() const;
 
-  /// The one block behind everything, after commit(): u8 [bytes], at the start of a device allocation.
-  Tensor block() const;
+  /// The peer block, after commit(): u8 [bytes], at the start of a device allocation; absent if peers read nothing.
+  Tensor peer_block() const;
   /// Memory of a kept tensor of a planned pass, the `i`-th it takes, for use between passes: u8 [bytes], after commit().
   Tensor kept(const std::string& pass, size_t i) const;
-  /// The whole transient memory as one u8 tensor, for use outside of any pass (loading, saving).
+  /// The transient memory of the private block as one u8 tensor, for use outside of any pass (loading, saving).
   Tensor scratch() const;
+  /// The same of the peer block (for a first call of each reduction); it may be empty.
+  Tensor peer_scratch() const;
 
   /// How many tensors all planned passes take: grows with the kernels of their graphs.
   int64_t planned_takes() const;
@@ -129,6 +140,13 @@ class Arena {
     int64_t begin = 0, end = -1;      // event numbers; end -1: still held
     int64_t offset = 0;
     bool kept = false;                // its offset is given, not found
+    Readers readers = Readers::own_rank;
+  };
+  // One of the two allocations: persistent tensors, then transient ones.
+  struct Region {
+    int64_t persistent_bytes = 0;
+    char* base = nullptr;             // fictitious until commit()
+    void* allocation = nullptr;
   };
   struct Pass {
     std::vector<Take> takes;          // in the order they were taken
@@ -139,13 +157,19 @@ class Arena {
     int64_t peak_live = 0;
     MemoryUse peak_use;
   };
+  Region& region(Readers readers) { return readers == Readers::peers ? peer_ : private_; }
+  /// Address of a transient offset: offsets below peer_transient_bytes_ lie in the peer block, the others in the private one.
+  char* transient_address(int64_t offset) const;
+  /// Gives takes that peers read their offsets, as low as possible.
+  void place_peer_takes(Pass& pass) const;
+  /// Gives kept takes their offsets, from the start of the private block.
+  void place_kept_takes(Pass& pass) const;
   /// Gives `pass` the places of `larger` if it takes and gives alike, nothing larger; else false.
   static bool adopt_places(const Pass& larger, Pass& pass);
   Tensor take(Take take, DType dtype, const Shape& shape);
   /// Any placement within `enough` bytes is as good as another.
   void place(Pass& pass, int64_t enough) const;
-  static int64_t place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,
-                                std::vector<int64_t>& offsets);
+  int64_t place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top, std::vector<int64_t>& offsets) const;
   void measure(Pass& pass) const;
 
   Device& device_;
@@ -157,14 +181,14 @@ class Arena {
   int64_t peak_beside_communication_ = 0;
   std::map<const void*, size_t> held_;       // address -> index into current_->takes
   std::vector<std::pair<PlanEntry, int64_t>> persistents_;  // with offset
-  int64_t persistent_bytes_ = 0, transient_bytes_ = 0;
+  int64_t transient_bytes_ = 0;              // of both blocks
+  int64_t peer_transient_bytes_ = 0;         // of the peer block
   int64_t host_persistent_bytes_ = 0, host_transient_bytes_ = 0;
   std::vector<PlanEntry> host_stack_, most_in_host_;  // taken now; at the moment of the most
   int64_t host_top_ = 0;                     // bytes of host_stack_
   int64_t expected_persistent_bytes_ = -1;   // of the blueprint
-  char* base_ = nullptr;
+  Region private_, peer_;
   char* host_base_ = nullptr;
-  void* block_ = nullptr;
 };
 
 }  // namespace blipft

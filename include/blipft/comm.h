@@ -174,7 +174,7 @@ class CommGroups {
   /// Which group of its kind this rank is in, from 0.
   int64_t shard_group() const { return shard_group_; }
   int64_t replicate_group() const { return replicate_group_; }
-  /// Comm::expose() in the shard group, and reductions also in the replicate group.
+  /// Comm::expose() in the shard group, and reductions also in the replicate group. Nothing if `block` is absent.
   void expose(const Tensor& block, bool gathers, bool reductions);
   void withdraw();
   /// The first failure of a communicator; see Comm::failure().

@@ -63,6 +63,11 @@ struct StoreContext {
   const StoragePolicy* policy = nullptr;   ///< null: nothing is stored otherwise
   bool used_once = false;                  ///< gradients: steps have one micro-batch and do not wait for the norm
   int64_t shards = 1, index = 0;           ///< ranks that a unit is cut over, and which of them this is
+  bool gradients_are_summed = false;       ///< over several ranks, which then read each other's
+
+  /// A rank's weights are read by peers that gather them, its gradients by peers that sum them.
+  Readers readers_of_weights() const { return shards > 1 ? Readers::peers : Readers::own_rank; }
+  Readers readers_of_gradients() const { return gradients_are_summed ? Readers::peers : Readers::own_rank; }
 };
 
 class ParameterStore {

@@ -62,9 +62,12 @@ class Strategy : public UnitAccess {
   /// After Arena::commit.
   virtual void bind() {}
   /// Opens the connections that a step's collectives need, with one collective of each kind and size in comm_stream().
-  /// All ranks call it after bind(), when all weights and gradients are zero, and they stay so. `scratch`: u8 memory,
-  /// zeros, as large as what a step takes: the largest unit that is gathered, the largest gradient that is not held.
-  virtual void warm_up(const Tensor& scratch) { (void)scratch; }
+  /// All ranks call it after bind(), when all gradients are zero, and they stay so. Weights may be loaded meanwhile.
+  /// `gathered`: u8, at least warm_up_bytes(). `summed`: u8, zeros, in memory that peers read, at least as large as the
+  /// largest gradient that is not held.
+  virtual void warm_up(const Tensor& gathered, const Tensor& summed) { (void)gathered, (void)summed; }
+  /// Bytes of the largest tensor that is gathered.
+  virtual int64_t warm_up_bytes() const { return 0; }
   /// Takes over what the strategy of a dry run has learnt (the order of acquires).
   virtual void learn_from(const Strategy& dry_run) { (void)dry_run; }
   /// Transient bytes that a step takes anyway: where it takes less, the strategy may use the rest, to gather earlier
@@ -90,8 +93,8 @@ class Strategy : public UnitAccess {
   int64_t gather_scratch_bytes(const Unit& unit) const;
 
  protected:
-  /// The unit's part of the gradients, for warm_up(): the held one, else out of `scratch`. Sums of its zeros are zeros.
-  Tensor zero_gradient(const Unit& unit, const Tensor& scratch);
+  /// The unit's part of the gradients, for warm_up(): the held one, else the start of `zeros`, which sums keep zero.
+  Tensor zero_gradient(const Unit& unit, const Tensor& zeros);
   bool last_micro_batch() const { return micro_batch_ + 1 == micro_batches_; }
   /// The gradient of `unit` is final once `stream` has come here: the unit may be updated.
   void gradient_final(const Unit& unit, Stream stream);

@@ -21,6 +21,7 @@ CommGroups::CommGroups(const World& world, const GroupSizes& sizes, Device& devi
 }
 
 void CommGroups::expose(const Tensor& block, bool gathers, bool reductions) {
+  if (!block) return;
   const Groups groups = this->groups();
   if ((gathers || reductions) && groups.shard->size() > 1) groups.shard->expose(block, gathers, reductions);
   if (reductions && groups.hybrid()) groups.replicate->expose(block, false, true);

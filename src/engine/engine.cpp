@@ -17,6 +17,7 @@ StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy
   const TrainSection& train = parts.config->train;
   context.used_once = !parts.trains || (train.accumulate_grad_batches == 1 && largest_norm(train) == 0);
   context.shards = shard_count(strategy_kind, parts.groups.shard->size());
+  context.gradients_are_summed = parts.groups.all->size() > 1;
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;
 }
@@ -46,7 +47,7 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterS
 
 void expose_memory(const Config& config, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
   const bool gathers = config.parallel.direct_gathers && store.shards() > 1 && store.weights_place() == Place::device;
-  groups.expose(arena.block(), gathers, config.parallel.direct_reductions);
+  groups.expose(arena.peer_block(), gathers, config.parallel.direct_reductions);
 }
 
 Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& asked)

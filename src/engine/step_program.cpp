@@ -231,14 +231,19 @@ std::unique_ptr<Graph> StepProgram::capture(const Program& program) {
 
 // Libraries set up connections when a collective of a kind and size comes for the first time, and ranks wait for each
 // other there: not while a step is captured.
-void StepProgram::warm_up(const Tensor& scratch) {
-  if (!parts_.config->parallel.cuda_graph || parts_.comm->size() == 1) return;
+bool StepProgram::warms_up() const { return parts_.config->parallel.cuda_graph && parts_.comm->size() > 1; }
+
+int64_t StepProgram::warm_up_bytes() const { return warms_up() ? parts_.strategy->warm_up_bytes() : 0; }
+
+void StepProgram::warm_up(const Tensor& gathered, const Tensor& summed) {
+  if (!warms_up()) return;
   Device& device = *parts_.device;
   const Stream stream = device.compute_stream();
-  device.zero(scratch.data, scratch.bytes(), stream);
+  for (const Tensor& memory : {gathered, summed})
+    if (memory.numel() > 0) device.zero(memory.data, memory.bytes(), stream);
   device.zero(loss_.data, loss_.bytes(), stream);
   device.synchronize();
-  parts_.strategy->warm_up(scratch);
+  parts_.strategy->warm_up(gathered, summed);
   device.synchronize();
   if (fp8_of_ranks_) {
     device.zero(fp8_of_ranks_.data, fp8_of_ranks_.bytes(), stream);

@@ -74,7 +74,9 @@ class StepProgram {
 
   /// What captures need, by all ranks, after bind() and before weights are there: opens the connections of every
   /// collective of a step by exchanging zeros. Uses `scratch` (u8 device memory) as it likes, and leaves the device idle.
-  void warm_up(const Tensor& scratch);
+  void warm_up(const Tensor& gathered, const Tensor& summed);
+  /// Bytes of `gathered`; 0 if a run of these parts has nothing to warm up.
+  int64_t warm_up_bytes() const;
   /// Captures the steps and evaluations of these shapes now, where steps are captured at all: none of them then runs
   /// once without a graph first. All ranks give the same shapes. Nothing runs on the device; other streams than the
   /// compute stream and those that steps fork into may be used by other threads meanwhile.
@@ -113,6 +115,7 @@ class StepProgram {
   void enqueue_evaluation(const TextShape& text);
   StepContext step_context() const;
   Program& program_of(const TextShape& text, PassKind kind);
+  bool warms_up() const;
   std::unique_ptr<Graph> capture(const Program& program);
   MicroBatch micro_batch(int64_t m, const TextShape& text, PassKind kind) const;
   void enqueue_loss_weights(const TextShape& text);

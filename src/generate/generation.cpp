@@ -142,7 +142,7 @@ void Generation::load(const TextsToGenerate& work) {
     engine_->strategy->learn_from(*plan_.engine->strategy);
     arena_->commit();
   });
-  if (cut) groups_->expose(arena_->block(), config().parallel.direct_gathers, false);
+  if (cut) groups_->expose(arena_->peer_block(), config().parallel.direct_gathers, false);
   world_.together([&] {
     engine_->bind();
     load_weights();

@@ -1,4 +1,4 @@
-// The arena: recording of takes and gives, placement, replay.
+// The arena: recording of takes and gives, replay. arena_placement.cpp finds the offsets.
 #include "blipft/arena.h"
 
 #include <algorithm>
@@ -8,20 +8,17 @@
 #include <utility>
 
 #include "base/memory_text.h"
+#include "memory/arena_alignment.h"
 #include "ops/quietly.h"
 
 namespace blipft {
 
 namespace {
-constexpr int64_t kAlignment = 256;
 // Planned addresses start here: never null, never dereferenced.
 char* const kFictitiousBase = reinterpret_cast<char*>(int64_t{1} << 44);
+char* const kFictitiousPeerBase = reinterpret_cast<char*>(int64_t{1} << 45);
 char* const kFictitiousHostBase = reinterpret_cast<char*>(int64_t{1} << 46);
 constexpr int64_t kFictitiousTransients = int64_t{1} << 42;  // behind either base
-
-int64_t aligned(int64_t bytes) {
-  return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-}
 }  // namespace
 
 const char* owner_name(Owner owner) {
@@ -36,36 +33,49 @@ int64_t MemoryUse::total() const {
   return sum;
 }
 
-Arena::Arena(Device& device) : device_(device), base_(kFictitiousBase), host_base_(kFictitiousHostBase) {}
-
-Arena::Arena(Device& device, const Arena& blueprint)
-    : device_(device), passes_(blueprint.passes_), transient_bytes_(blueprint.transient_bytes_),
-      host_transient_bytes_(blueprint.host_transient_bytes_), most_in_host_(blueprint.most_in_host_),
-      expected_persistent_bytes_(blueprint.persistent_bytes_), base_(kFictitiousBase),
+Arena::Arena(Device& device)
+    : device_(device), private_{.base = kFictitiousBase}, peer_{.base = kFictitiousPeerBase},
       host_base_(kFictitiousHostBase) {}
 
+Arena::Arena(Device& device, const Arena& blueprint) : Arena(device) {
+  passes_ = blueprint.passes_;
+  transient_bytes_ = blueprint.transient_bytes_;
+  peer_transient_bytes_ = blueprint.peer_transient_bytes_;
+  host_transient_bytes_ = blueprint.host_transient_bytes_;
+  most_in_host_ = blueprint.most_in_host_;
+  expected_persistent_bytes_ = blueprint.persistent_bytes();
+}
+
 Arena::~Arena() {
-  if (block_) quietly([&] { device_.free(block_); });
+  for (const Region* region : {&private_, &peer_})
+    if (region->allocation) quietly([&] { device_.free(region->allocation); });
   if (committed_ && host_bytes() > 0) quietly([&] { device_.free_host(host_base_); });
 }
 
-Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place) {
+Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place, Readers readers) {
   BLIPFT_CHECK(!committed_, "persistent memory must be declared before commit(): ", name);
   const int64_t bytes = shape.numel() * dtype_size(dtype);
-  int64_t& sum = place == Place::host ? host_persistent_bytes_ : persistent_bytes_;
+  int64_t& sum = place == Place::host ? host_persistent_bytes_ : region(readers).persistent_bytes;
   persistents_.push_back({{owner, std::string(name), bytes, place}, sum});
-  const Tensor tensor{(place == Place::host ? kFictitiousHostBase : kFictitiousBase) + sum, dtype, shape};
-  sum += aligned(bytes);
+  const Tensor tensor{(place == Place::host ? host_base_ : region(readers).base) + sum, dtype, shape};
+  sum += arena_aligned(bytes);
   return tensor;
 }
 
 Tensor Arena::resolve(const Tensor& planned) const {
   if (!planned) return planned;
-  const int64_t host_offset = static_cast<char*>(planned.data) - kFictitiousHostBase;
-  if (host_offset >= 0 && host_offset < host_persistent_bytes_) return {host_base_ + host_offset, planned.dtype, planned.shape};
-  const int64_t offset = static_cast<char*>(planned.data) - kFictitiousBase;
-  if (offset < 0 || offset >= persistent_bytes_) return planned;
-  return {base_ + offset, planned.dtype, planned.shape};
+  struct Range {
+    const char* fictitious;
+    int64_t bytes;
+    char* real;
+  };
+  for (const Range& range : {Range{kFictitiousHostBase, host_persistent_bytes_, host_base_},
+                             Range{kFictitiousBase, private_.persistent_bytes, private_.base},
+                             Range{kFictitiousPeerBase, peer_.persistent_bytes, peer_.base}}) {
+    const int64_t offset = static_cast<char*>(planned.data) - range.fictitious;
+    if (offset >= 0 && offset < range.bytes) return {range.real + offset, planned.dtype, planned.shape};
+  }
+  return planned;
 }
 
 void Arena::begin_pass(const std::string& name) {
@@ -93,25 +103,24 @@ void Arena::end_pass() {
   current_ = nullptr;
 }
 
-Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
-  return take({owner, std::string(name)}, dtype, shape);
+Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape& shape, Readers readers) {
+  Take wanted{owner, std::string(name)};
+  wanted.readers = readers;
+  return take(std::move(wanted), dtype, shape);
 }
 
 Tensor Arena::take_kept(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
   Take kept{owner, std::string(name)};
   kept.kept = true;
-  if (current_ && !committed_ && cursor_ > 0) {
-    const Take& before = current_->takes.back();
-    BLIPFT_CHECK(before.kept && before.end < 0, "what a pass keeps is taken before anything else: ", name);
-    kept.offset = before.offset + before.bytes;
-  }
+  BLIPFT_CHECK(!current_ || committed_ || cursor_ == 0 || (current_->takes.back().kept && current_->takes.back().end < 0),
+               "tensors that a pass keeps are taken before all others: ", name);
   return take(std::move(kept), dtype, shape);
 }
 
 Tensor Arena::take(Take wanted, DType dtype, const Shape& shape) {
   const std::string name = wanted.name;
   BLIPFT_CHECK(current_, "take outside of a pass: ", name);
-  const int64_t bytes = aligned(shape.numel() * dtype_size(dtype));
+  const int64_t bytes = arena_aligned(shape.numel() * dtype_size(dtype));
   Pass& pass = *current_;
   if (!committed_) {
     // While recording, every take gets an address of its own, so that give() can tell them apart.
@@ -133,10 +142,15 @@ Tensor Arena::take(Take wanted, DType dtype, const Shape& shape) {
   const int64_t event = 2 * static_cast<int64_t>(cursor_) - static_cast<int64_t>(held_.size());
   BLIPFT_CHECK(take.begin == event, "pass departs from its plan: ", name, " is taken at event ", event,
                ", planned was ", take.begin, "; a tensor was given back earlier or later than planned");
-  char* address = base_ + persistent_bytes_ + take.offset;
+  char* address = transient_address(take.offset);
   const bool inserted = held_.emplace(address, cursor_++).second;
   BLIPFT_CHECK(inserted, "the plan gives ", name, " a place that is still in use");
   return {address, dtype, shape};
+}
+
+char* Arena::transient_address(int64_t offset) const {
+  if (offset < peer_transient_bytes_) return peer_.base + peer_.persistent_bytes + offset;
+  return private_.base + private_.persistent_bytes + offset - peer_transient_bytes_;
 }
 
 void Arena::give(const Tensor& tensor) {
@@ -154,7 +168,7 @@ void Arena::give(const Tensor& tensor) {
 // A stack: places follow from the order alone.
 Tensor Arena::take_in_host(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
   BLIPFT_CHECK(current_, "take outside of a pass: ", name);
-  const int64_t bytes = aligned(shape.numel() * dtype_size(dtype));
+  const int64_t bytes = arena_aligned(shape.numel() * dtype_size(dtype));
   char* base = host_base_ + (committed_ ? host_persistent_bytes_ : kFictitiousTransients);
   const Tensor tensor{base + host_top_, dtype, shape};
   host_stack_.push_back({owner, std::string(name), bytes, Place::host});
@@ -192,116 +206,6 @@ void Arena::mark(const std::string& phase) {
   peak_since_mark_ = live_;
 }
 
-// Greedy placement in several orders, of which the tightest is kept. Each take goes to the lowest offset where no take
-// that lives at the same time lies; takes that live at different times share a place.
-void Arena::place(Pass& pass, int64_t enough) const {
-  std::vector<size_t> order(pass.takes.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto& takes = pass.takes;
-  const auto length = [&](size_t i) { return takes[i].end - takes[i].begin; };
-  const std::vector<std::function<bool(size_t, size_t)>> earlier = {
-      [&](size_t a, size_t b) { return takes[a].bytes > takes[b].bytes; },
-      [&](size_t a, size_t b) { return length(a) > length(b); },
-      [&](size_t a, size_t b) { return static_cast<double>(length(a)) * static_cast<double>(takes[a].bytes) >
-                                       static_cast<double>(length(b)) * static_cast<double>(takes[b].bytes); },
-      [&](size_t a, size_t b) { return takes[a].begin < takes[b].begin; }};
-  std::vector<int64_t> best;
-  pass.bytes = std::numeric_limits<int64_t>::max();
-  const auto attempt = [&](const std::function<bool(size_t, size_t)>& before, int64_t top) {
-    if (pass.bytes <= std::max(enough, pass.peak_live + pass.peak_live / 200)) return;  // as good as gapless
-    std::vector<size_t> sorted = order;
-    std::stable_sort(sorted.begin(), sorted.end(), before);
-    std::vector<int64_t> offsets;
-    const int64_t bytes = place_in_order(pass, sorted, top, offsets);
-    if (bytes < pass.bytes) pass.bytes = bytes, best = offsets;
-  };
-  for (const auto& before : earlier) attempt(before, 0);
-  // Communication from the top, everything else from the bottom:
-  // gathers that live long do not cut the activations' room.
-  for (int64_t percent : {100, 101, 102, 104, 107})
-    for (const auto& before : earlier) attempt(before, aligned(pass.peak_live / 100 * percent));
-  for (size_t i = 0; i < best.size(); ++i) pass.takes[i].offset = best[i];
-}
-
-// With `top`, communication goes to the highest free place below it, if there is one.
-int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,
-                              std::vector<int64_t>& offsets) {
-  offsets.assign(pass.takes.size(), 0);
-  std::vector<size_t> placed;  // sorted by offset
-  placed.reserve(order.size());
-  int64_t bytes = 0;
-  for (size_t i = 0; i < pass.takes.size() && pass.takes[i].kept; ++i) {
-    offsets[i] = pass.takes[i].offset;
-    bytes = offsets[i] + pass.takes[i].bytes;
-    placed.push_back(i);
-  }
-  for (size_t index : order) {
-    const Take& take = pass.takes[index];
-    if (take.kept) continue;
-    const bool from_top = top > 0 && take.owner == Owner::communication;
-    int64_t end = 0, lowest = -1, highest = -1;  // end of what lies below; free places found
-    const auto see_gap = [&](int64_t limit) {    // [end, limit) is free
-      if (limit - end < take.bytes) return;
-      if (lowest < 0) lowest = end;
-      if (std::min(limit, top) - end >= take.bytes) highest = std::min(limit, top) - take.bytes;
-    };
-    for (size_t other_index : placed) {
-      const Take& other = pass.takes[other_index];
-      if (other.begin > take.end || other.end < take.begin) continue;
-      see_gap(offsets[other_index]);
-      if (!from_top && lowest >= 0) break;
-      end = std::max(end, offsets[other_index] + other.bytes);
-    }
-    see_gap(std::numeric_limits<int64_t>::max());
-    const int64_t offset = from_top && highest >= 0 ? highest : lowest;
-    offsets[index] = offset;
-    bytes = std::max(bytes, offset + take.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
-                                   [&](int64_t value, size_t i) { return value < offsets[i]; }), index);
-  }
-  return bytes;
-}
-
-bool Arena::adopt_places(const Pass& larger, Pass& pass) {
-  const auto fits = [](const Take& take, const Take& other) {
-    return take.begin == other.begin && take.end == other.end && take.kept == other.kept &&
-           (take.kept ? take.bytes == other.bytes : take.bytes <= other.bytes);
-  };
-  if (!std::equal(pass.takes.begin(), pass.takes.end(), larger.takes.begin(), larger.takes.end(), fits)) return false;
-  pass.bytes = 0;
-  for (size_t i = 0; i < pass.takes.size(); ++i) {
-    pass.takes[i].offset = larger.takes[i].offset;
-    pass.bytes = std::max(pass.bytes, pass.takes[i].offset + pass.takes[i].bytes);
-  }
-  return true;
-}
-
-void Arena::measure(Pass& pass) const {
-  std::vector<int64_t> change(static_cast<size_t>(pass.events) + 1, 0);
-  std::vector<const Take*> begins(change.size(), nullptr), ends(change.size(), nullptr);
-  for (const Take& take : pass.takes) {
-    begins[static_cast<size_t>(take.begin)] = &take;
-    ends[static_cast<size_t>(take.end)] = &take;
-  }
-  MemoryUse use;
-  int64_t live = 0;
-  pass.peak_live = 0;
-  for (size_t event = 0; event < change.size(); ++event) {
-    if (const Take* take = begins[event]) {
-      use.by_owner[static_cast<size_t>(take->owner)] += take->bytes;
-      live += take->bytes;
-      if (live > pass.peak_live) {
-        pass.peak_live = live;
-        pass.peak_use = use;
-      }
-    }
-    if (const Take* take = ends[event]) {
-      use.by_owner[static_cast<size_t>(take->owner)] -= take->bytes;
-      live -= take->bytes;
-    }
-  }
-}
-
 int64_t Arena::take_peak_beside_communication() {
   const int64_t now = live_.total() - live_.of(Owner::communication);
   return std::max(now, std::exchange(peak_beside_communication_, now));
@@ -333,34 +237,13 @@ int64_t Arena::taken_in_host_bytes(const std::string& name) const {
 int64_t Arena::peak_live_bytes() const {
   int64_t most = 0;
   for (const auto& [name, pass] : passes_) most = std::max(most, peak_transient(name));
-  return persistent_bytes_ + most;
-}
-
-void Arena::plan(int64_t scratch_bytes) {
-  transient_bytes_ = aligned(scratch_bytes);
-  std::vector<Pass*> largest_first;
-  for (auto& [name, pass] : passes_) {
-    measure(pass);
-    largest_first.push_back(&pass);
-  }
-  // The largest pass decides; the others only have to fit into what it takes.
-  std::stable_sort(largest_first.begin(), largest_first.end(),
-                   [](const Pass* a, const Pass* b) { return a->peak_live > b->peak_live; });
-  std::vector<const Pass*> placed;
-  for (Pass* pass : largest_first) {
-    const auto serves = [&](const Pass* larger) { return adopt_places(*larger, *pass); };
-    if (std::none_of(placed.begin(), placed.end(), serves)) {
-      place(*pass, transient_bytes_);
-      placed.push_back(pass);
-    }
-    transient_bytes_ = std::max(transient_bytes_, pass->bytes);
-  }
+  return persistent_bytes() + most;
 }
 
 void Arena::commit() {
   BLIPFT_CHECK(!committed_, "commit() is called once");
-  BLIPFT_CHECK(expected_persistent_bytes_ < 0 || expected_persistent_bytes_ == persistent_bytes_, "the run declares ",
-               persistent_bytes_, " persistent bytes, its plan ", expected_persistent_bytes_);
+  BLIPFT_CHECK(expected_persistent_bytes_ < 0 || expected_persistent_bytes_ == persistent_bytes(), "the run declares ",
+               persistent_bytes(), " persistent bytes, its plan ", expected_persistent_bytes_);
   const MemoryInfo memory = device_.memory();
   if (device_.kind() == DeviceKind::cuda && total_bytes() > memory.free) {
     std::string largest;
@@ -379,8 +262,13 @@ void Arena::commit() {
                            "train.act_ckpt=full, parallel.offload=[optimizer], parallel.strategy=fsdp on more GPUs, or "
                            "train.precision=bf16-true. `blipft --plan` prints the whole table, with --fit what fits."));
   }
-  block_ = device_.allocate(std::max<int64_t>(total_bytes(), kAlignment));
-  base_ = static_cast<char*>(block_);
+  const int64_t peer_bytes = peer_.persistent_bytes + peer_transient_bytes_;
+  const auto allocate = [&](Region& region, int64_t bytes) {
+    region.allocation = device_.allocate(bytes);
+    region.base = static_cast<char*>(region.allocation);
+  };
+  if (peer_bytes > 0) allocate(peer_, peer_bytes);
+  allocate(private_, std::max<int64_t>(total_bytes() - peer_bytes, kArenaAlignment));
   if (host_bytes() > 0) host_base_ = static_cast<char*>(device_.allocate_host(host_bytes()));
   committed_ = true;
 }
@@ -458,9 +346,10 @@ std::vector<PlanEntry> Arena::peak_entries() const {
   return entries;
 }
 
-Tensor Arena::block() const {
+Tensor Arena::peer_block() const {
   BLIPFT_CHECK(committed_, "the block exists after commit()");
-  return {block_, DType::u8, {std::max<int64_t>(total_bytes(), kAlignment)}};
+  if (!peer_.allocation) return {};
+  return {peer_.allocation, DType::u8, {peer_.persistent_bytes + peer_transient_bytes_}};
 }
 
 int64_t Arena::planned_takes() const {
@@ -474,12 +363,17 @@ Tensor Arena::kept(const std::string& name, size_t i) const {
   BLIPFT_CHECK(committed_ && found != passes_.end(), "kept memory exists after commit(), of a planned pass: ", name);
   const Take& take = found->second.takes.at(i);
   BLIPFT_CHECK(take.kept, "pass ", name, " does not keep ", take.name);
-  return {base_ + persistent_bytes_ + take.offset, DType::u8, {take.bytes}};
+  return {transient_address(take.offset), DType::u8, {take.bytes}};
 }
 
 Tensor Arena::scratch() const {
   BLIPFT_CHECK(committed_ && !current_, "scratch memory exists after commit() and outside of a pass");
-  return {base_ + persistent_bytes_, DType::u8, {transient_bytes_}};
+  return {private_.base + private_.persistent_bytes, DType::u8, {transient_bytes_ - peer_transient_bytes_}};
+}
+
+Tensor Arena::peer_scratch() const {
+  BLIPFT_CHECK(committed_ && !current_, "scratch memory exists after commit() and outside of a pass");
+  return {peer_.base + peer_.persistent_bytes, DType::u8, {peer_transient_bytes_}};
 }
 
 }  // namespace blipft

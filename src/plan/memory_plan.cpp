@@ -206,7 +206,8 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
     for (const SaveSettings& settings : SaveSettings::of(config))
       plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(model.units(), plan.engine->store,
                                                                            *plan.engine->strategy, settings));
-  plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
+  // Weights are read while the first collectives run.
+  plan.arena->plan(std::max(plan.loading_bytes + plan.engine->program->warm_up_bytes(), plan.saving_bytes));
 }
 
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,

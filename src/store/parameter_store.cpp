@@ -15,7 +15,7 @@ constexpr int64_t kDecodedElements = int64_t{1} << 20;  // of a state that is up
 constexpr int64_t kUnitsInFlight = 2;      // of transient gradients that updates may still read when another begins
 }  // namespace
 
-// Contiguous buffers, one for each owner, name, dtype and place, in the order in which they are first asked for.
+// Contiguous buffers, one for each owner, name, dtype, place and readers, in the order in which they are first asked for.
 class ParameterStore::Pools {
  public:
   struct Kind {
@@ -23,6 +23,7 @@ class ParameterStore::Pools {
     std::string name;
     DType dtype;
     Place place = Place::device;
+    Readers readers = Readers::own_rank;
     bool operator==(const Kind&) const = default;
   };
   static int64_t aligned(int64_t elements) { return (elements + kPoolAlignment - 1) / kPoolAlignment * kPoolAlignment; }
@@ -43,7 +44,8 @@ class ParameterStore::Pools {
   /// Returns all targets, which have their parts now.
   std::vector<Tensor*> declare(Arena& arena) {
     for (Pool& pool : pools_)
-      pool.tensor = arena.persistent(pool.kind.owner, pool.kind.name, pool.kind.dtype, {pool.elements}, pool.kind.place);
+      pool.tensor = arena.persistent(pool.kind.owner, pool.kind.name, pool.kind.dtype, {pool.elements}, pool.kind.place,
+                                     pool.kind.readers);
     std::vector<Tensor*> targets;
     for (const auto& [target, place, elements] : requests_) {
       *target = pools_[place.first].tensor.part(place.second, {elements});
@@ -86,14 +88,15 @@ ParameterStore::ParameterStore(StoreContext context) : context_(std::move(contex
     if (unit->trainable && context_.types.master)
       pools.add(of(*unit).master, {Owner::parameters, "master weights", DType::f32, master_place()},
                 of(*unit).shard.count);
+  const Pools::Kind gradients{.owner = Owner::gradients, .name = "gradients", .dtype = context_.types.gradient,
+                              .readers = context_.readers_of_gradients()};
   for (const Unit* unit : context_.units)
-    if (unit->trainable && !transient_gradients())
-      pools.add(of(*unit).gradient, {Owner::gradients, "gradients", context_.types.gradient}, of(*unit).shard.count);
+    if (unit->trainable && !transient_gradients()) pools.add(of(*unit).gradient, gradients, of(*unit).shard.count);
   int64_t squares = 0;
   for (const Unit* unit : context_.units)
     if (unit->trainable) request_states(pools, *unit, squares);
   tensors_ = pools.declare(*context_.arena);
-  gradients_ = pools.whole({Owner::gradients, "gradients", context_.types.gradient});
+  gradients_ = pools.whole(gradients);
   if (trains_)
     squares_ = context_.arena->persistent(Owner::optimizer, "sums of squares of gradients", DType::f32, {squares});
   if (most_decoded_ > 0)
@@ -141,7 +144,7 @@ void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
       pools.add(section.mine.planes[i],
                 {Owner::parameters,
                  compute ? "parameters" : concat("parameters as ", section.format->name(), ": ", planes[i].name),
-                 planes[i].dtype, weights_place()},
+                 planes[i].dtype, weights_place(), context_.readers_of_weights()},
                 blocks * planes[i].per_block);
     if (section.matrices > 0)
       pools.add(section.scales, {Owner::parameters, concat("parameters as ", section.format->name(), ": scales"), DType::f32},
@@ -295,7 +298,8 @@ Tensor ParameterStore::gradient(const Unit& unit) {
     consumed_.pop_front();
   }
   const DType type = context_.types.gradient;
-  held.gradient = context_.arena->take(Owner::gradients, "gradients in flight", type, {held.shard.count});
+  held.gradient = context_.arena->take(Owner::gradients, "gradients in flight", type, {held.shard.count},
+                                         context_.readers_of_gradients());
   for (const auto& [begin, end] : unit.gaps(held.shard.padded)) {
     const int64_t first = std::max(begin, held.shard.first), last = std::min(end, held.shard.first + held.shard.count);
     if (first < last)

@@ -87,11 +87,11 @@ void Replicated::finish_backward() {
   device.wait(device.compute_stream(), done_);
 }
 
-void Replicated::warm_up(const Tensor& scratch) {
+void Replicated::warm_up(const Tensor&, const Tensor& summed) {
   std::set<int64_t> sizes;
   for (const Unit* unit : context_.units)
     if (unit->trainable && sizes.insert(store_.shard(*unit).count).second)
-      context_.groups.all->all_reduce(zero_gradient(*unit, scratch), context_.device->comm_stream());
+      context_.groups.all->all_reduce(zero_gradient(*unit, summed), context_.device->comm_stream());
 }
 
 }  // namespace blipft

@@ -17,7 +17,7 @@ class Replicated : public Strategy {
   UnitGradient gradient(const Unit& unit) override;
   void publish(const Unit& unit) override;
   void finish_backward() override;
-  void warm_up(const Tensor& scratch) override;
+  void warm_up(const Tensor& gathered, const Tensor& summed) override;
 
  private:
   struct Decoded {                         // a unit that is held in another format than the compute dtype

@@ -159,14 +159,22 @@ void Sharded::move(const Unit& unit) {
   device.record(entry.arrived, stamps);
 }
 
-void Sharded::warm_up(const Tensor& scratch) {
+int64_t Sharded::warm_up_bytes() const {
+  int64_t bytes = 0;
+  for (const Unit* unit : context_.units)
+    for (const ParameterStore::Section& section : store_.sections(*unit))
+      for (const Tensor& plane : section.mine.planes) bytes = std::max(bytes, plane.bytes() * store_.shards());
+  return bytes;
+}
+
+void Sharded::warm_up(const Tensor& gathered, const Tensor& summed) {
   const Stream stream = context_.device->comm_stream();
   Comm& shard = *context_.groups.shard;
   if (shard.direct_gathers()) shard.all_reduce(fence_, stream);
-  const auto full_of = [&](const Unit& unit, DType dtype, int64_t elements) {
-    BLIPFT_CHECK(elements * dtype_size(dtype) <= scratch.numel(), "unit ", unit.name(), " takes more than the ",
-                 scratch.numel(), " bytes of scratch memory");
-    return Tensor{scratch.data, dtype, {elements}};
+  const auto start_of = [&](const Tensor& memory, const Unit& unit, DType dtype, int64_t elements) {
+    BLIPFT_CHECK(elements * dtype_size(dtype) <= memory.numel(), "unit ", unit.name(), " takes more than the ",
+                 memory.numel(), " bytes of scratch memory");
+    return Tensor{memory.data, dtype, {elements}};
   };
   std::set<std::tuple<int64_t, DType, bool>> sizes;
   for (const Unit* unit : context_.units) {
@@ -174,15 +182,15 @@ void Sharded::warm_up(const Tensor& scratch) {
       for (const Tensor& plane : section.mine.planes)
         if (sizes.insert({plane.numel(), plane.dtype, false}).second)
           gather_shards(plane, store_.weights_place(),
-                        full_of(*unit, plane.dtype, plane.numel() * store_.shards()), stream, stream);
+                        start_of(gathered, *unit, plane.dtype, plane.numel() * store_.shards()), stream, stream);
     const Shard& range = store_.shard(*unit);
     const DType type = store_.types().gradient;
     if (!unit->trainable || !sizes.insert({range.count, type, true}).second) continue;
     if (whole()) {
-      if (context_.groups.hybrid()) context_.groups.replicate->all_reduce(zero_gradient(*unit, scratch), stream);
+      if (context_.groups.hybrid()) context_.groups.replicate->all_reduce(zero_gradient(*unit, summed), stream);
       continue;
     }
-    const Tensor full = full_of(*unit, type, range.padded), mine = full.part(shard.rank() * range.count, {range.count});
+    const Tensor full = start_of(summed, *unit, type, range.padded), mine = full.part(shard.rank() * range.count, {range.count});
     shard.reduce_scatter(full, mine, stream);
     if (shard.reduce_scatter_accumulates(full)) shard.reduce_scatter(full, mine, stream, true);
     if (context_.groups.hybrid()) context_.groups.replicate->all_reduce(mine, stream);
@@ -325,7 +333,7 @@ UnitGradient Sharded::gradient(const Unit& unit) {
   if (!full) {
     const PrecisionTypes& types = store_.types();
     full = context_.arena->take(Owner::communication, "gradients of units in flight", types.gradient,
-                                {store_.shard(unit).padded});
+                                {store_.shard(unit).padded}, Readers::peers);
     own_bytes_ += full.bytes();
     for (const auto& [first, end] : unit.gaps(store_.shard(unit).padded))
       context_.device->zero(full.part(first, {end - first}).data, (end - first) * dtype_size(types.gradient),

@@ -32,7 +32,8 @@ class Sharded : public Strategy {
   void pause(const Unit& unit) override;
   void publish(const Unit& unit) override;
   void finish_backward() override;
-  void warm_up(const Tensor& scratch) override;
+  void warm_up(const Tensor& gathered, const Tensor& summed) override;
+  int64_t warm_up_bytes() const override;
 
  private:
   // A unit's gathered parameters, as they are stored and as they are used.

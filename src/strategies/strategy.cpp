@@ -93,12 +93,12 @@ void Strategy::gather_shards(const Tensor& mine, Place place, const Tensor& whol
   if (shard.size() > 1) shard.all_gather(own, whole, stream);
 }
 
-Tensor Strategy::zero_gradient(const Unit& unit, const Tensor& scratch) {
+Tensor Strategy::zero_gradient(const Unit& unit, const Tensor& zeros) {
   if (!store_.transient_gradients()) return store_.gradient(unit);
-  const Tensor zeros{scratch.data, store_.types().gradient, {store_.shard(unit).count}};
-  BLIPFT_CHECK(zeros.bytes() <= scratch.numel(), "unit ", unit.name(), " takes more than the ", scratch.numel(),
+  const Tensor gradient{zeros.data, store_.types().gradient, {store_.shard(unit).count}};
+  BLIPFT_CHECK(gradient.bytes() <= zeros.numel(), "unit ", unit.name(), " takes more than the ", zeros.numel(),
                " bytes of scratch memory");
-  return zeros;
+  return gradient;
 }
 
 void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor& scratch, Stream stream) {

@@ -108,7 +108,7 @@ class StepTimer {
     parts_.groups->withdraw();
   }
   void bind() { engine_->bind(); }
-  void warm_up() { engine_->program->warm_up(arena_->scratch()); }  // by all ranks
+  void warm_up() { engine_->program->warm_up(arena_->scratch(), arena_->peer_scratch()); }  // by all ranks
   void prepare() {
     const WeightContext context{.units = model_->units(), .store = &engine_->store, .strategy = engine_->strategy.get(),
                                 .device = parts_.device, .ops = ops_.get(), .scratch = arena_->scratch()};

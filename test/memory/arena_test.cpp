@@ -23,6 +23,7 @@ struct Program {
   };
   std::vector<Event> events;
   size_t tensors = 0;
+  bool peers_read_gradients = false;
 
   static Program random(uint64_t seed, int64_t length) {
     std::mt19937_64 random(seed);
@@ -53,6 +54,10 @@ struct Program {
     return program;
   }
 
+  Readers readers(const Event& event) const {
+    return peers_read_gradients && event.owner == Owner::gradients ? Readers::peers : Readers::own_rank;
+  }
+
   // Runs the program as pass `name`; `seen` is told of each event and has all tensors so far.
   template <class Seen>
   void run(Arena& arena, const std::string& name, Seen seen) const {
@@ -60,7 +65,7 @@ struct Program {
     std::vector<Tensor> taken(tensors);
     for (const Event& event : events) {
       if (event.take)
-        taken[event.tensor] = arena.take(event.owner, concat("tensor ", event.tensor), DType::u8, {event.bytes});
+        taken[event.tensor] = arena.take(event.owner, concat("tensor ", event.tensor), DType::u8, {event.bytes}, readers(event));
       seen(event, taken);
       if (!event.take) arena.give(taken[event.tensor]);
     }
@@ -90,18 +95,27 @@ struct Program {
 }  // namespace
 
 TEST_SUITE("arena") {
-  TEST_CASE("tensors that live at the same time never overlap, and stay inside of the arena") {
+  TEST_CASE("tensors that live at the same time never overlap, and stay inside of their block") {
     const auto device = make_cpu_device(1);
     for (uint64_t seed = 0; seed < 40; ++seed) {
       CAPTURE(seed);
       const Program first = Program::random(seed, 20 + static_cast<int64_t>(seed) * 10);
-      const std::vector<Program> programs = {first, Program::random(seed + 1000, 60), first.scaled(0.6)};
+      std::vector<Program> programs = {first, Program::random(seed + 1000, 60), first.scaled(0.6)};
+      for (Program& program : programs) program.peers_read_gradients = seed % 2 == 1;
       Arena arena(*device);
       const Tensor fixed = arena.persistent(Owner::parameters, "fixed", DType::f32, {100});
+      const Tensor shard = arena.persistent(Owner::parameters, "shard", DType::f32, {100}, Place::device,
+                                            seed % 2 == 1 ? Readers::peers : Readers::own_rank);
       for (size_t p = 0; p < programs.size(); ++p) programs[p].run(arena, concat("pass ", p));
       arena.plan();
       arena.commit();
-      const char* base = arena.resolve(fixed).as<char>();
+      const Tensor scratch = arena.scratch(), peer_scratch = arena.peer_scratch();
+      const auto lies_in = [](const Tensor& block, const char* begin, const char* end) {
+        return begin >= block.as<char>() && end <= block.as<char>() + block.bytes();
+      };
+      CHECK(arena.resolve(fixed).as<char>() < scratch.as<char>());
+      CHECK(bool(arena.peer_block()) == (seed % 2 == 1));
+      if (arena.peer_block()) CHECK(arena.resolve(shard).data == arena.peer_block().data);
       for (int repetition = 0; repetition < 2; ++repetition)
         for (size_t p = 0; p < programs.size(); ++p) {
           std::map<const char*, const char*> live;  // begin -> end
@@ -114,7 +128,9 @@ TEST_SUITE("arena") {
             }
             const char* end = begin + std::max<int64_t>(event.bytes, 1);
             misaligned = misaligned || reinterpret_cast<uintptr_t>(begin) % 256 != 0;
-            outside = outside || begin < base + 512 || end > base + arena.total_bytes();
+            const bool in_peers = lies_in(peer_scratch, begin, end);
+            const bool for_peers = programs[p].readers(event) == Readers::peers;
+            outside = outside || !(in_peers || (!for_peers && lies_in(scratch, begin, end)));
             const auto after = live.lower_bound(begin);
             overlaps = overlaps || (after != live.end() && after->first < end);
             overlaps = overlaps || (after != live.begin() && std::prev(after)->second > begin);
@@ -231,7 +247,8 @@ TEST_SUITE("arena") {
     Arena arena(*device, blueprint);
     const auto [near, far] = declare(arena);
     arena.commit();
-    const auto begin = arena.block().as<char>(), end = begin + arena.block().bytes();
+    const Tensor scratch = arena.scratch();
+    const auto begin = scratch.as<char>() - arena.persistent_bytes(), end = scratch.as<char>() + scratch.bytes();
     const auto inside = [&](const Tensor& tensor) {
       const char* at = arena.resolve(tensor).as<char>();
       return at >= begin && at + tensor.bytes() <= end;

@@ -17,6 +17,7 @@ import sys
 os.environ["BLIPFT_DEVICE"] = "cuda"
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "support"))
+THREADS = 4                                        # of a process
 SCRIPTS = ("llama_program_test.py", "families_program_test.py", "peft_program_test.py", "checkpoint_test.py",
            "combinations_test.py", "preemption_test.py", "faults_test.py", "generation_test.py", "evaluation_run_test.py",
            "auto_batch_test.py candidates_that")  # with the words of those of its tests
@@ -67,7 +68,8 @@ def main():
     if why:
         print(f"SKIPPED gpu_runs_test ({why})")
         return 0
-    return run_all(SCRIPTS, max(1, len(os.sched_getaffinity(0)) // 4))
+    os.environ["OMP_NUM_THREADS"] = str(THREADS)   # else each of the processes, PyTorch's too, takes all cores
+    return run_all(SCRIPTS, max(1, len(os.sched_getaffinity(0)) // THREADS))
 
 
 if __name__ == "__main__":

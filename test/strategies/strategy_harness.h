@@ -68,6 +68,7 @@ struct Outcome {
   std::vector<double> evaluations;         ///< per step, if the job evaluates: mean over the labels of all ranks
   Units start, gradients, weights;         ///< before the first step; of the first step; after the last
   int64_t total_bytes = 0;                 ///< of the arena
+  int64_t live_bytes = 0;                  ///< at its peak, without gaps and without room for loading
 };
 
 inline std::string model_directory(const std::string& name) { return "test/golden/" + name; }
@@ -177,7 +178,7 @@ class TestRun {
     poison();
     engine_->bind();
     if (job_.prepares) {
-      engine_->program->warm_up(arena_->scratch());
+      engine_->program->warm_up(arena_->scratch(), arena_->peer_scratch());
       engine_->program->prepare(plan_.text_shapes);
     }
     if (c.model.init == InitialWeights::random) {
@@ -193,6 +194,7 @@ class TestRun {
   Outcome train() {
     Outcome outcome;
     outcome.total_bytes = arena_->total_bytes();
+    outcome.live_bytes = arena_->peak_live_bytes();
     outcome.start = weights();
     const std::vector<TextShape> shapes = plan_.text_shapes;
     std::vector<char> block;
@@ -233,10 +235,12 @@ class TestRun {
   // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the
   // steps themselves stay within the first megabytes.
   void poison() {
-    const Tensor transient = arena_->scratch();
-    std::memset(transient.data, 0xff, static_cast<size_t>(std::min<int64_t>(transient.bytes(), 4 << 20)));
-    char* base = transient.as<char>() - arena_->persistent_bytes();
-    std::memset(base, 0xff, static_cast<size_t>(arena_->persistent_bytes() - kWorkspaceBytes));
+    const Tensor scratch = arena_->scratch(), peers = arena_->peer_block();
+    const int64_t in_peers = peers ? peers.bytes() - arena_->peer_scratch().numel() : 0;
+    const int64_t in_private = arena_->persistent_bytes() - in_peers;
+    std::memset(scratch.data, 0xff, static_cast<size_t>(std::min<int64_t>(scratch.bytes(), 4 << 20)));
+    std::memset(scratch.as<char>() - in_private, 0xff, static_cast<size_t>(in_private - kWorkspaceBytes));
+    if (peers) std::memset(peers.data, 0xff, static_cast<size_t>(peers.bytes()));
   }
 
   // The samples of this rank: micro-batch m of rank r has [(m * world + r) * B, ... + B) of the global batch.

@@ -83,15 +83,15 @@ class TrainingStart::Parts {
     add({"communication", collective, {"data"}, [this] { connect(); }, "communication"});
     add({"plan", local, {"plan memory"}, {}, "plan"});
     add({"memory", local, {"plan", "communication"}, [this] { commit_memory(); }, "memory"});
+    add({"names and room", collective, {"memory"}, [this] { check_output(); }});
+    add({"first values", local, {"names and room"}, [this, random] { init_values(random); }});
+    // Weights are read while the other ranks' memory is mapped, connections are opened, and steps are captured.
+    if (!random) add({"read weights", beside, {"first values"}, [this] { read_weights(); }, "reading"});
     add({"peers", collective, {"memory"}, [this] { expose_memory_to_peers(); }, "peers"});
     add({"answers", collective, {"peers"}, [this] { make_answers(); }});
-    add({"names and room", collective, {"answers"}, [this] { check_output(); }});
     add({"connections", collective, {"peers", "look ahead"}, [this] { open_connections(); }, "connections"});
-    add({"first values", local, {"connections"}, [this, random] { init_values(random); }});
     if (random) add({"weights", local, {"first values"}, [this] { restore(); }, "weights"});
-    else add({"read weights", beside, {"first values"}, [this] { read_weights(); }, "reading"});
-    // Capturing runs nothing on the device, so that weights can be read meanwhile.
-    add({"graphs", local, {"first values"}, [this] { r_.engine->program->prepare(shapes_); }, "graphs"});
+    add({"graphs", local, {"connections", "first values"}, [this] { r_.engine->program->prepare(shapes_); }, "graphs"});
     if (!random) add({"weights", local, {"read weights"}, {}, "weights"});
     add({"compare weights", collective, {"weights"}, [this] { begin_to_check_weights(); }});
     add({"products", local, {"weights", "graphs"}, [this] { r_.engine->program->settle(); }, "products"});
@@ -139,6 +139,7 @@ class TrainingStart::Parts {
   std::vector<TextShape> first_shapes_;    // of this rank's first steps, if steps are captured and texts are not surveyed
   std::vector<TextShape> shapes_;          // whose steps are captured before training
   std::optional<WeightContext> context_;   // made before other threads use the arena
+  Tensor first_gathers_;                   // scratch memory of the first collectives
   StartParts parts_;                       // last: its threads use the members above
 };
 
@@ -332,7 +333,6 @@ void TrainingStart::Parts::commit_memory() {
 
 void TrainingStart::Parts::expose_memory_to_peers() {
   expose_memory(config_, *r_.groups, *r_.arena, r_.engine->store);
-  world_.together([&] { r_.engine->bind(); });
 }
 
 void TrainingStart::Parts::make_answers() {
@@ -372,11 +372,17 @@ std::vector<TextShape> TrainingStart::Parts::shapes_to_prepare() const {
 
 void TrainingStart::Parts::open_connections() {
   shapes_ = shapes_to_prepare();
-  context_ = r_.weight_context();
-  r_.engine->program->warm_up(context_->scratch);
+  r_.engine->program->warm_up(first_gathers_, r_.arena->peer_scratch());
 }
 
 void TrainingStart::Parts::init_values(bool random) {
+  r_.engine->bind();
+  context_ = r_.weight_context();
+  // The first gathers have the end of the scratch memory to themselves.
+  const Tensor scratch = context_->scratch;
+  const int64_t bytes = r_.engine->program->warm_up_bytes();
+  first_gathers_ = scratch.part(scratch.numel() - bytes, {bytes});
+  context_->scratch = scratch.part(0, {scratch.numel() - bytes});
   init_weights(*context_, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
 }
 
