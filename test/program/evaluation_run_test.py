@@ -12,7 +12,7 @@ import sys
 
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from generation_test import Eloquent, generate, texts  # noqa: E402
+from generation_runs import Eloquent, generate, texts  # noqa: E402
 from program_runs import DEVICE, PROGRAM, checkpoint, command_line, environment, model_of, mpirun, read_table, run  # noqa: E402
 from program_runs import ROOT, start  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402

@@ -19,8 +19,8 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "support"))
 THREADS = 4                                        # of a process
 SCRIPTS = ("llama_program_test.py", "families_program_test.py", "peft_program_test.py", "checkpoint_test.py",
-           "combinations_test.py", "preemption_test.py", "faults_test.py", "generation_test.py", "evaluation_run_test.py",
-           "auto_batch_test.py candidates_that")  # with the words of those of its tests
+           "combinations_test.py", "preemption_test.py", "faults_test.py", "generation_test.py", "generation_scores_test.py",
+           "evaluation_run_test.py", "auto_batch_test.py candidates_that")  # with the words of those of its tests
 
 
 def why_not():

@@ -1,4 +1,4 @@
-// The tokenizer against ids that transformers gave (tools/make_tokenizer_golden.py), and its error messages.
+// The tokenizer against ids that transformers gave (tools/make_tokenizer_golden.py).
 #include <doctest/doctest.h>
 
 #include <array>
@@ -9,29 +9,19 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "blipft/error.h"
 #include "blipft/family.h"
 #include "blipft/text.h"
 #include "support/error_message.h"
-#include "support/temporary_directory.h"
-#include "text/tokenizer_split.h"
+#include "text/golden_tokenizers.h"
 #include "text/unicode.h"
 
 using namespace blipft;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
+using testing::golden, testing::has, testing::read_json, testing::write_text;
+using Directory = testing::TokenizerDirectory;
 
 namespace {
-
-const std::string golden = "test/golden/tokenizer/";
-
-Json read_json(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  REQUIRE_MESSAGE(in.good(), path.string());
-  return Json::parse(in);
-}
-
-void write_text(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 std::string shared_path(const std::string& name) {
   const char* root = std::getenv("BLIPFT_SHARED");
@@ -89,41 +79,6 @@ void collect_strings(const nlohmann::ordered_json& value, std::vector<std::strin
   if (value.is_string()) out.push_back(value.get<std::string>());
   if (value.is_structured())
     for (const auto& item : value) collect_strings(item, out);
-}
-
-/// A copy of a golden tokenizer that a test may spoil; removed at the end.
-class Directory {
- public:
-  explicit Directory(const std::string& from = "") {
-    if (!from.empty()) fs::copy(golden + from, folder_.path, fs::copy_options::recursive);
-  }
-  fs::path operator/(const std::string& name) const { return folder_.path / name; }
-  std::string string() const { return folder_.path.string(); }
-  /// Rewrites a JSON file of the directory.
-  template <class Change>
-  void change(const std::string& name, Change&& change) const {
-    Json json = read_json(folder_.path / name);
-    change(json);
-    write_text(folder_.path / name, json.dump());
-  }
-
- private:
-  testing::TemporaryDirectory folder_;
-};
-
-/// The message of the UserError that loading gives; empty where it gives none.
-std::string load_error(const Directory& directory) {
-  return testing::message_of([&] { load_tokenizer(directory.string(), {}); });
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-using Words = std::vector<std::string>;
-
-Words words_of(const std::string& text, SplitPattern pattern) {
-  Words out;
-  for (std::string_view word : split_words(text, pattern)) out.emplace_back(word);
-  return out;
 }
 
 /// The texts that tools/make_bert_golden.py draws.
@@ -270,36 +225,6 @@ TEST_SUITE("tokenizer") {
     }
   }
 
-  TEST_CASE("the GPT-2 pattern") {
-    const auto words = [](const std::string& text) { return words_of(text, SplitPattern::gpt2); };
-    CHECK(words("") == Words{});
-    CHECK(words("it's  a b") == Words{"it", "'s", " ", " a", " b"});
-    CHECK(words("x \t y\n") == Words{"x", " \t", " y", "\n"});
-    CHECK(words("\ty") == Words{"\t", "y"});
-    CHECK(words("!'s ' 12ab") == Words{"!'", "s", " '", " 12", "ab"});
-    CHECK(words("   ") == Words{"   "});
-  }
-
-  TEST_CASE("the patterns of LLaMA 3 and Qwen 2") {
-    const auto words = [](const std::string& text) { return words_of(text, SplitPattern::llama3); };
-    CHECK(words("") == Words{});
-    CHECK(words("It'S we'llx 'tis") == Words{"It", "'S", " we", "'ll", "x", " '", "tis"});
-    CHECK(words("(a\tb \u0301c") == Words{"(a", "\tb", " \u0301", "c"});
-    CHECK(words("12345 6") == Words{"123", "45", " ", "6"});
-    CHECK(words("a  \n \n  b") == Words{"a", "  \n \n", " ", " b"});
-    CHECK(words("x!\r\n\n y \n") == Words{"x", "!\r\n\n", " y", " \n"});
-    CHECK(words("\na") == Words{"\n", "a"});
-    CHECK(words("   ") == Words{"   "});
-    CHECK(words_of("12 3", SplitPattern::qwen2) == Words{"1", "2", " ", "3"});
-    CHECK(words_of("12 3", SplitPattern::none) == Words{"12 3"});
-  }
-
-  TEST_CASE("the pattern of tekken: capitals and small letters are words of their own") {
-    const auto words = [](const std::string& text) { return words_of(text, SplitPattern::tekken); };
-    CHECK(words("camelCase HTTPServer 12") == Words{"camel", "Case", " HTTPServer", " ", "1", "2"});
-    CHECK(words("ABC\u4e2dDEF aB/\n/c") == Words{"ABC\u4e2d", "DEF", " a", "B", "/\n/", "c"});
-  }
-
   TEST_CASE("a text to fill has one place, and is no conversation") {
     const Directory directory("llama_class");
     directory.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "CodeLlamaTokenizer"; });
@@ -308,24 +233,6 @@ TEST_SUITE("tokenizer") {
     TextPlaces places;
     places.bytes = {0};
     CHECK(has(testing::message_of([&] { tokenizer->encode_with_places("a<FILL_ME>b", places); }), "conversation"));
-  }
-
-  TEST_CASE("ill-formed UTF-8 becomes U+FFFD, one for each maximal part") {
-    const std::string r = "\xEF\xBF\xBD";
-    CHECK(unicode::repair_utf8("a\xFFz") == "a" + r + "z");
-    CHECK(unicode::repair_utf8("\xE2\x82") == r);
-    CHECK(unicode::repair_utf8("\xE2\x82x") == r + "x");
-    CHECK(unicode::repair_utf8("\xED\xA0\x80") == r + r + r);
-    CHECK(unicode::repair_utf8("\xC0\xAF") == r + r);
-    CHECK(unicode::repair_utf8("\xF0\x9F\x98\x80") == "\xF0\x9F\x98\x80");
-  }
-
-  TEST_CASE("NFC") {
-    CHECK(unicode::nfc("e\u0301") == "\u00e9");
-    CHECK(unicode::nfc("\u1112\u1161\u11ab") == "\ud55c");
-    CHECK(unicode::nfc("q\u0307\u0323") == "q\u0323\u0307");  // ordered by class
-    CHECK(unicode::nfc("\u0958") == "\u0915\u093c");          // excluded from composition
-    CHECK(unicode::nfc("\u212b") == "\u00c5");
   }
 
   TEST_CASE("many threads share one tokenizer") {
@@ -357,21 +264,6 @@ TEST_SUITE("tokenizer") {
     const auto characters = load_tokenizer(golden + "byte_fallback", {});
     CHECK(characters->encode(word).size() > 60000);
     CHECK(characters->encode(std::string(200000, ' ')).size() > 50000);
-  }
-
-  TEST_CASE("GPT-2's default special tokens, and ids put behind the text") {
-    const Directory directory("vocab_merges");
-    for (const char* name : {"special_tokens_map.json", "added_tokens.json"}) fs::remove(directory / name);
-    write_text(directory / "tokenizer_config.json",
-               R"({"pad_token": "<pad>", "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true})");
-    const auto tokenizer = load_tokenizer(directory.string(), {});
-    // transformers gives an unnamed bos_token the next free id.
-    const auto next = static_cast<int32_t>(read_json(directory / "vocab.json").size());
-    CHECK(tokenizer->vocab_size() == next + 1);
-    CHECK(tokenizer->encode("") == std::vector<int32_t>{next, 2});
-    CHECK(tokenizer->encode("<|endoftext|>") == std::vector<int32_t>{next, next, 2});
-    CHECK(tokenizer->bos_id() == next);
-    CHECK(tokenizer->eos_id() == 2);
   }
 
   TEST_CASE("places: the id that stands for a byte of the text") {
@@ -424,89 +316,5 @@ TEST_SUITE("tokenizer") {
       const double few = processor_seconds(*tokenizer, 1000), many = processor_seconds(*tokenizer, 8000);
       CHECK(many < 24 * few + 0.05);         // 8 times as much; 64 times, if each place began anew
     }
-  }
-
-  TEST_CASE("a directory without a tokenizer says what is missing") {
-    const Directory empty;
-    CHECK(has(load_error(empty), empty.string() + ": no tokenizer: neither tokenizer.json nor vocab.json"));
-    write_text(empty / "tokenizer.model", "x");
-    CHECK(has(load_error(empty), (empty / "tokenizer.model").string() + ": not a SentencePiece model"));
-    const Directory other("sentencepiece_legacy");
-    other.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "GemmaTokenizer"; });
-    CHECK(has(load_error(other), (other / "tokenizer_config.json").string() + ": tokenizer_class is GemmaTokenizer"));
-    const Directory half("vocab_merges");
-    fs::remove(half / "merges.txt");
-    CHECK(has(load_error(half), "merges.txt: missing"));
-  }
-
-  TEST_CASE("broken files are named") {
-    const Directory cut("fast_strings");
-    write_text(cut / "tokenizer.json", "{\"model\": {");
-    CHECK(has(load_error(cut), (cut / "tokenizer.json").string() + ": not valid JSON"));
-    const Directory merge("vocab_merges");
-    std::ofstream(merge / "merges.txt", std::ios::app) << "a b c\n";
-    CHECK(has(load_error(merge), "is \"a b c\"; expected two tokens"));
-    const Directory lacking("vocab_merges");
-    std::ofstream(lacking / "merges.txt", std::ios::app) << "zz zz\n";
-    CHECK(has(load_error(lacking), "needs the token \"zz\", which is not in the vocabulary"));
-    const Directory ids("vocab_merges");
-    ids.change("vocab.json", [](Json& json) { json["a"] = -3; });
-    CHECK(has(load_error(ids), "token \"a\" has the id -3"));
-    const Directory type("fast_pairs");
-    type.change("tokenizer.json", [](Json& json) { json["added_tokens"][0]["lstrip"] = "yes"; });
-    CHECK(has(load_error(type), "unexpected type"));
-    const Directory clash("fast_pairs");
-    clash.change("tokenizer.json", [](Json& json) { json["added_tokens"][1]["id"] = 7; });
-    CHECK(has(load_error(clash), "added token \"<pad>\" has the id 7, but the vocabulary says 1"));
-  }
-
-  TEST_CASE("unsupported tokenizers are refused with what is supported") {
-    const auto refused = [](auto&& change, const std::string& found) {
-      const Directory directory("fast_pairs");
-      directory.change("tokenizer.json", change);
-      const std::string message = load_error(directory);
-      INFO(message);
-      CHECK(has(message, (directory / "tokenizer.json").string()));
-      CHECK(has(message, found));
-      CHECK(has(message, "supported"));
-    };
-    refused([](Json& json) { json["model"]["type"] = "WordLevel"; }, "model.type is WordLevel");
-    refused([](Json& json) { json["model"]["end_of_word_suffix"] = "</w>"; }, "</w>");
-    refused([](Json& json) { json["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "of type Whitespace");
-    refused([](Json& json) { json["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); },
-            "of type ByteLevel, Digits");
-    const auto split = [](const std::string& expression, const std::string& behavior) {
-      const Json part = {{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", behavior}};
-      const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-      return Json{{"type", "Sequence"}, {"pretokenizers", Json::array({part, level})}};
-    };
-    refused([&](Json& json) { json["pre_tokenizer"] = split("\\p{L}+", "Isolated"); }, R"({"Regex":"\\p{L}+"})");
-    refused([&](Json& json) { json["pre_tokenizer"] = split(std::string(qwen2_expression), "Removed"); },
-            "Split.behavior is \"Removed\"");
-    refused([](Json& json) { json["normalizer"] = {{"type", "Lowercase"}}; }, "of type Lowercase");
-    refused([](Json& json) {
-      json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}};
-    }, "normalizer.pattern is {\"Regex\":\"a+\"}");
-    refused([](Json& json) { json["post_processor"] = {{"type", "Unknown"}}; }, "of type Unknown");
-    const Directory slow("vocab_merges");
-    slow.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "RobertaTokenizer"; });
-    CHECK(has(load_error(slow), "tokenizer_class is RobertaTokenizer"));
-  }
-
-  TEST_CASE("the padding token comes from the files, then from <pad>, then from the end token, else there is none") {
-    const Directory directory("fast_pairs");
-    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 1);
-    write_text(directory / "tokenizer_config.json", "{\"pad_token\": {\"content\": \"</s>\"}}");
-    fs::remove(directory / "special_tokens_map.json");
-    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 2);
-    fs::remove(directory / "tokenizer_config.json");
-    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 1);
-    directory.change("tokenizer.json", [](Json& json) {
-      json["model"]["vocab"].erase("<pad>");
-      json["added_tokens"].erase(1);
-    });
-    CHECK(load_tokenizer(directory.string(), {})->pad_id() == -1);
-    write_text(directory / "tokenizer_config.json", "{\"eos_token\": \"</s>\"}");
-    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 2);
   }
 }

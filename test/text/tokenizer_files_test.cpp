@@ -1,0 +1,110 @@
+// What the tokenizer reads of a folder's files, and its error messages.
+#include "text/golden_tokenizers.h"
+#include "text/tokenizer_split.h"
+
+using namespace blipft;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+using testing::has, testing::load_error, testing::read_json, testing::write_text;
+using Directory = testing::TokenizerDirectory;
+
+TEST_SUITE("tokenizer") {
+  TEST_CASE("GPT-2's default special tokens, and ids put behind the text") {
+    const Directory directory("vocab_merges");
+    for (const char* name : {"special_tokens_map.json", "added_tokens.json"}) fs::remove(directory / name);
+    write_text(directory / "tokenizer_config.json",
+               R"({"pad_token": "<pad>", "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true})");
+    const auto tokenizer = load_tokenizer(directory.string(), {});
+    // transformers gives an unnamed bos_token the next free id.
+    const auto next = static_cast<int32_t>(read_json(directory / "vocab.json").size());
+    CHECK(tokenizer->vocab_size() == next + 1);
+    CHECK(tokenizer->encode("") == std::vector<int32_t>{next, 2});
+    CHECK(tokenizer->encode("<|endoftext|>") == std::vector<int32_t>{next, next, 2});
+    CHECK(tokenizer->bos_id() == next);
+    CHECK(tokenizer->eos_id() == 2);
+  }
+
+  TEST_CASE("a directory without a tokenizer says what is missing") {
+    const Directory empty;
+    CHECK(has(load_error(empty), empty.string() + ": no tokenizer: neither tokenizer.json nor vocab.json"));
+    write_text(empty / "tokenizer.model", "x");
+    CHECK(has(load_error(empty), (empty / "tokenizer.model").string() + ": not a SentencePiece model"));
+    const Directory other("sentencepiece_legacy");
+    other.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "GemmaTokenizer"; });
+    CHECK(has(load_error(other), (other / "tokenizer_config.json").string() + ": tokenizer_class is GemmaTokenizer"));
+    const Directory half("vocab_merges");
+    fs::remove(half / "merges.txt");
+    CHECK(has(load_error(half), "merges.txt: missing"));
+  }
+
+  TEST_CASE("broken files are named") {
+    const Directory cut("fast_strings");
+    write_text(cut / "tokenizer.json", "{\"model\": {");
+    CHECK(has(load_error(cut), (cut / "tokenizer.json").string() + ": not valid JSON"));
+    const Directory merge("vocab_merges");
+    std::ofstream(merge / "merges.txt", std::ios::app) << "a b c\n";
+    CHECK(has(load_error(merge), "is \"a b c\"; expected two tokens"));
+    const Directory lacking("vocab_merges");
+    std::ofstream(lacking / "merges.txt", std::ios::app) << "zz zz\n";
+    CHECK(has(load_error(lacking), "needs the token \"zz\", which is not in the vocabulary"));
+    const Directory ids("vocab_merges");
+    ids.change("vocab.json", [](Json& json) { json["a"] = -3; });
+    CHECK(has(load_error(ids), "token \"a\" has the id -3"));
+    const Directory type("fast_pairs");
+    type.change("tokenizer.json", [](Json& json) { json["added_tokens"][0]["lstrip"] = "yes"; });
+    CHECK(has(load_error(type), "unexpected type"));
+    const Directory clash("fast_pairs");
+    clash.change("tokenizer.json", [](Json& json) { json["added_tokens"][1]["id"] = 7; });
+    CHECK(has(load_error(clash), "added token \"<pad>\" has the id 7, but the vocabulary says 1"));
+  }
+
+  TEST_CASE("unsupported tokenizers are refused with what is supported") {
+    const auto refused = [](auto&& change, const std::string& found) {
+      const Directory directory("fast_pairs");
+      directory.change("tokenizer.json", change);
+      const std::string message = load_error(directory);
+      INFO(message);
+      CHECK(has(message, (directory / "tokenizer.json").string()));
+      CHECK(has(message, found));
+      CHECK(has(message, "supported"));
+    };
+    refused([](Json& json) { json["model"]["type"] = "WordLevel"; }, "model.type is WordLevel");
+    refused([](Json& json) { json["model"]["end_of_word_suffix"] = "</w>"; }, "</w>");
+    refused([](Json& json) { json["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "of type Whitespace");
+    refused([](Json& json) { json["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); },
+            "of type ByteLevel, Digits");
+    const auto split = [](const std::string& expression, const std::string& behavior) {
+      const Json part = {{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", behavior}};
+      const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+      return Json{{"type", "Sequence"}, {"pretokenizers", Json::array({part, level})}};
+    };
+    refused([&](Json& json) { json["pre_tokenizer"] = split("\\p{L}+", "Isolated"); }, R"({"Regex":"\\p{L}+"})");
+    refused([&](Json& json) { json["pre_tokenizer"] = split(std::string(qwen2_expression), "Removed"); },
+            "Split.behavior is \"Removed\"");
+    refused([](Json& json) { json["normalizer"] = {{"type", "Lowercase"}}; }, "of type Lowercase");
+    refused([](Json& json) {
+      json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}};
+    }, "normalizer.pattern is {\"Regex\":\"a+\"}");
+    refused([](Json& json) { json["post_processor"] = {{"type", "Unknown"}}; }, "of type Unknown");
+    const Directory slow("vocab_merges");
+    slow.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "RobertaTokenizer"; });
+    CHECK(has(load_error(slow), "tokenizer_class is RobertaTokenizer"));
+  }
+
+  TEST_CASE("the padding token comes from the files, then from <pad>, then from the end token, else there is none") {
+    const Directory directory("fast_pairs");
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 1);
+    write_text(directory / "tokenizer_config.json", "{\"pad_token\": {\"content\": \"</s>\"}}");
+    fs::remove(directory / "special_tokens_map.json");
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 2);
+    fs::remove(directory / "tokenizer_config.json");
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 1);
+    directory.change("tokenizer.json", [](Json& json) {
+      json["model"]["vocab"].erase("<pad>");
+      json["added_tokens"].erase(1);
+    });
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == -1);
+    write_text(directory / "tokenizer_config.json", "{\"eos_token\": \"</s>\"}");
+    CHECK(load_tokenizer(directory.string(), {})->pad_id() == 2);
+  }
+}
