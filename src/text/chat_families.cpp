@@ -1,4 +1,4 @@
-// The families' ways to write conversations; see chat_families.h. tools/make_chat_golden.py compares them with what
+// The families' ways to write conversations; see chat_families.h. tools/blipft_golden/ compares them with what
 // transformers' apply_chat_template() makes of the published texts, whose digests it prints.
 #include "text/chat_families.h"
 

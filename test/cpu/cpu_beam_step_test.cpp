@@ -1,4 +1,4 @@
-// beam_step on the CPU against transformers' generate() (test/golden/generation, made by tools/make_generation_golden.py): ids,
+// beam_step on the CPU against transformers' generate() (the golden set "generation"): ids,
 // scores, and the slots in whose caches the beams' places lie.
 #include <doctest/doctest.h>
 
@@ -8,6 +8,7 @@
 
 #include "io/json.h"
 #include "support/decode_texts.h"
+#include "support/golden_files.h"
 
 namespace blipft::test {
 namespace {
@@ -125,7 +126,7 @@ Search searched(const Json& golden) {
 TEST_SUITE("cpu_beam_step") {
   TEST_CASE("beam search gives the ids and scores of transformers' generate()") {
     int64_t cases = 0, ended = 0;
-    for (const Json& golden : io::read_json_file("test/golden/generation/texts.json")) {
+    for (const Json& golden : io::read_json_file(testing::golden_path("generation/texts.json"))) {
       if (golden["beams"] == 0) continue;
       CAPTURE(golden.dump());
       ++cases;

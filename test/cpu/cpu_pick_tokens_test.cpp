@@ -1,5 +1,5 @@
 // pick_tokens on the CPU: greedy search against transformers' generate(), the tokens that sampling leaves against its
-// logits processors (test/golden/generation, made by tools/make_generation_golden.py), draws, and what has no choice.
+// logits processors (the golden set "generation"), draws, and what has no choice.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -10,6 +10,7 @@
 
 #include "io/json.h"
 #include "support/decode_texts.h"
+#include "support/golden_files.h"
 
 namespace blipft::test {
 namespace {
@@ -84,7 +85,7 @@ void check_log_probs(const DecodeTexts& texts, const TableModel& model, const st
 }
 
 Json golden_cases(const char* file, const std::function<bool(const Json&)>& wanted) {
-  Json all = io::read_json_file(concat("test/golden/generation/", file)), some = Json::array();
+  Json all = io::read_json_file(testing::golden_path(concat("generation/", file))), some = Json::array();
   for (const Json& golden : all)
     if (wanted(golden)) some.push_back(golden);
   return some;

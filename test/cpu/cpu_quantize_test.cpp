@@ -1,4 +1,4 @@
-// Block-wise quantisation on the CPU: against numbers that numpy computed from the papers (make_golden_quantize.py,
+// Block-wise quantisation on the CPU: against numbers that numpy computed from the papers (tools/blipft_golden/quantize.py,
 // compared with bitsandbytes there), its error bounds, and the corners.
 #include <doctest/doctest.h>
 

@@ -19,6 +19,7 @@
 #include "blipft/pictures.h"
 #include "support/byte_tokenizer.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 #include "support/temporary_directory.h"
 
 using namespace blipft;
@@ -33,7 +34,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
 
 std::string read_golden(const std::string& name) {
-  std::ifstream in("test/golden/" + name, std::ios::binary);
+  std::ifstream in(testing::golden_path(name), std::ios::binary);
   REQUIRE_MESSAGE(in.good(), name);
   return {std::istreambuf_iterator<char>(in), {}};
 }

@@ -1,5 +1,5 @@
 // JSON data: where records lie, the kinds of them, their text and ids against transformers and LitGPT
-// (tools/make_text_golden.py), and every broken input with its message.
+// (tools/blipft_golden/conversations.py), and every broken input with its message.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -18,10 +18,12 @@
 #include "datasets/record_text.h"
 #include "loading/sample_text.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 #include "support/temporary_directory.h"
 #include "text/chat_template.h"
 
 using namespace blipft;
+using testing::golden_path;
 using namespace blipft::testing;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
@@ -43,7 +45,7 @@ std::string shared_path(const std::string& name) {
 
 /// A golden tokenizer or one of the shared data; null (and a visible line) where that is absent.
 std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::string& test) {
-  for (const std::string& directory : {"test/golden/tokenizer/" + name, shared_path("tokenizers/" + name)})
+  for (const std::string& directory : {golden_path("tokenizer/" + name), shared_path("tokenizers/" + name)})
     if (fs::exists(directory)) return load_tokenizer(directory, {});
   std::cout << "SKIPPED: " << name << " " << test << " (not in the shared data; set BLIPFT_SHARED)" << std::endl;
   return nullptr;
@@ -171,7 +173,7 @@ TEST_SUITE("json data") {
   }
 
   TEST_CASE("instructions are what LitGPT makes of them, with and without the prompt, cut or not") {
-    const Json golden = read_json("test/golden/text/alpaca.json");
+    const Json golden = read_json(golden_path("text/alpaca.json"));
     const TemporaryDirectory directory;
     const std::string records = directory.write("a.jsonl", lines_of(golden["records"]));
     int64_t compared = 0, cut = 0;
@@ -204,7 +206,7 @@ TEST_SUITE("json data") {
 
   TEST_CASE("conversations are what transformers makes of them, ids and what is learnt") {
     const char* other = std::getenv("BLIPFT_CHAT_GOLDEN");   // a larger file of the same tool
-    const Json golden = read_json(other != nullptr ? other : "test/golden/text/chat.json");
+    const Json golden = read_json(other != nullptr ? other : golden_path("text/chat.json"));
     Json records = Json::array({{{"text", "whatever the template, this can be read"}}});
     for (const Json& messages : golden["conversations"]) records.push_back({{"messages", messages}});
     const TemporaryDirectory directory;
@@ -232,10 +234,10 @@ TEST_SUITE("json data") {
   }
 
   TEST_CASE("published templates are known by their text") {
-    const Json golden = read_json("test/golden/text/chat.json")["published"];
+    const Json golden = read_json(golden_path("text/chat.json"))["published"];
     CHECK(golden.size() == 4);
     const TemporaryDirectory directory;
-    const auto tokenizer = load_tokenizer("test/golden/tokenizer/byte_fallback", {});
+    const auto tokenizer = load_tokenizer(golden_path("tokenizer/byte_fallback"), {});
     Config config;
     config.model.path = directory.path.string();
     const auto found = [&] { return text_settings(config, *tokenizer).chat_template; };
@@ -276,7 +278,7 @@ TEST_SUITE("json data") {
       directory.write("tokenizer_config.json", std::string("{\"legacy\": ") + legacy + "}");
       const auto model = load_tokenizer(directory.path.string(), {});
       int64_t compared = 0;
-      const Json golden = read_json("test/golden/text/chat.json");
+      const Json golden = read_json(golden_path("text/chat.json"));
       for (const Json& messages : golden["conversations"]) {
         const Json record = {{"messages", messages}};
         for (const char* name : {"chatml", "zephyr"}) {

@@ -13,6 +13,7 @@
 #include "loading/loader_fixture.h"
 #include "loading/sample_text.h"
 #include "loading/text_survey.h"
+#include "support/golden_files.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -163,8 +164,8 @@ TEST_SUITE("picture prompts") {
       const Dataset::Sample sample = folder.open(settings)->read(1);
       return tokenizer.decode(tokenize_answers(sample, tokenizer, 99, 1000).texts.at(0).ids);
     };
-    const auto bytes = load_tokenizer("test/golden/tokenizer/vocab_merges", {});
-    const auto pieces = load_tokenizer("test/golden/tokenizer/sentencepiece_legacy", {});
+    const auto bytes = load_tokenizer(testing::golden_path("tokenizer/vocab_merges"), {});
+    const auto pieces = load_tokenizer(testing::golden_path("tokenizer/sentencepiece_legacy"), {});
     CHECK(text("{} A:", *bytes) == "how many? A: 2");
     CHECK(text("{} A:\n", *bytes) == "how many? A:\n2");
     CHECK(text("{} A:", *pieces) == "how many? A: 2");
@@ -191,7 +192,7 @@ TEST_SUITE("picture prompts") {
   TEST_CASE("the loader draws the same for any number of ranks, another in another pass, and the common one to validate") {
     const Folder folder("");
     std::string metadata;
-    const std::vector<uint8_t> picture = read_bytes("test/golden/images/gray.jpg");
+    const std::vector<uint8_t> picture = read_bytes(testing::golden_path("images/gray.jpg"));
     folder.write("1.jpg", std::string(picture.begin(), picture.end()));
     for (int i = 0; i < 12; ++i)
       metadata += R"({"file_name": "1.jpg", "prompt": ")" + std::string(1, static_cast<char>('A' + i)) +

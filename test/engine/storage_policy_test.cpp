@@ -9,6 +9,7 @@
 #include "loading/text_shapes.h"
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"
+#include "support/golden_files.h"
 
 namespace blipft {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 Config config_of(const char* quantize, const std::vector<std::string>& freeze) {
   Config config;
   config.file = "run.yaml";
-  config.model.path = "test/golden/blip2_ordinary";
+  config.model.path = testing::golden_path("blip2_ordinary");
   config.model.quantize = choice_of<WeightQuantization>(quantize);
   config.model.freeze = freeze;
   config.data.max_text_tokens = 12;
@@ -83,7 +84,7 @@ TEST_SUITE("storage policy") {
     config.model.quantize = WeightQuantization::none;
     CHECK(refused("vision").find("but quantize is none") != std::string::npos);
     config.model.quantize = WeightQuantization::nf4;
-    config.model.path = "test/golden/llama_mha";
+    config.model.path = testing::golden_path("llama_mha");
     CHECK(refused("embeddings").find("holds no layers' matrices") != std::string::npos);
   }
 

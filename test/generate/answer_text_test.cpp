@@ -1,5 +1,6 @@
 // What of an answer and of its references is compared.
 #include "generate/answers/answer_text.h"
+#include "support/golden_files.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +8,7 @@ using namespace blipft;
 
 TEST_SUITE("answer text") {
   TEST_CASE("answers and references are cleaned alike") {
-    const auto tokenizer = load_tokenizer("test/golden/tokenizer/vocab_merges", {});
+    const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/vocab_merges"), {});
     GenerateSettings settings;
     const AnswerText plain(*tokenizer, settings);
     const std::pair<const char*, const char*> texts[] = {
@@ -28,7 +29,7 @@ TEST_SUITE("answer text") {
   }
 
   TEST_CASE("the references of a scored text are cleaned as the answer is") {
-    const auto tokenizer = load_tokenizer("test/golden/tokenizer/vocab_merges", {});
+    const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/vocab_merges"), {});
     GenerateSettings settings;
     settings.stop = {"|"};
     const AnswerText answers(*tokenizer, settings);

@@ -3,6 +3,7 @@
 
 #include "generate/generation.h"
 #include "io/json.h"
+#include "support/golden_files.h"
 #include "weights/weights.h"
 
 namespace blipft::test {
@@ -12,7 +13,7 @@ struct GoldenRank {
   GoldenRank(const std::string& name, int64_t beams, const TextsToGenerate& work, int64_t new_tokens,
              bool scores = false) {
     config.train.precision = Precision::f32_true;
-    config.model.path = "test/golden/" + name;
+    config.model.path = testing::golden_path(name);
     ModelSettings untrained;
     untrained.trained = false;
     model = make_model(config.model.path, untrained);

@@ -1,17 +1,18 @@
-// Texts of the golden models against transformers' generate() (tools/make_model_generation_golden.py): greedy and beams, more
+// Texts of the golden models against transformers' generate() (tools/blipft_golden/model_generation.py): greedy and beams, more
 // texts than slots, so that some wait for others.
 #include <doctest/doctest.h>
 
 #include <map>
 
 #include "generate/golden_rank.h"
+#include "support/golden_files.h"
 
 using namespace blipft;
 using namespace blipft::test;
 
 TEST_SUITE("generation golden") {
   TEST_CASE("prompts are continued as transformers continues them") {
-    const nlohmann::json golden = io::read_json_file("test/golden/generation/models.json");
+    const nlohmann::json golden = io::read_json_file(testing::golden_path("generation/models.json"));
     int64_t texts = 0;
     for (const auto& [name, cases] : golden.items()) {
       CAPTURE(name);
@@ -53,7 +54,7 @@ TEST_SUITE("generation golden") {
 
   // Each token's likelihood by the cache is that of the whole text at once.
   TEST_CASE("the score of a text is its likelihood") {
-    const nlohmann::json golden = io::read_json_file("test/golden/generation/models.json");
+    const nlohmann::json golden = io::read_json_file(testing::golden_path("generation/models.json"));
     for (const char* name : {"llama_gqa", "modern_gemma2", "blip2_ordinary"}) {
       CAPTURE(name);
       const nlohmann::json one = golden.at(name).at(0);

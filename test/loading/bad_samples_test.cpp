@@ -7,6 +7,7 @@
 #include "loading/loader_fixture.h"
 #include "loading/sampler_settings.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -17,7 +18,7 @@ TEST_SUITE("bad samples") {
       int64_t size() const override { return 8; }
       Sample read(int64_t index) const override {
         if (index == 5) throw UserError("sample 5 is gone");
-        return {concat("sample ", index), {{"abc", true}}, read_bytes(std::string("test/golden/images/") + pictures[0])};
+        return {concat("sample ", index), {{"abc", true}}, read_bytes(testing::golden_path(concat("images/", pictures[0])))};
       }
     };
     Config config = small_config();

@@ -15,6 +15,7 @@
 #include "blipft/loading.h"
 #include "loading/text_shapes.h"
 #include "support/byte_tokenizer.h"
+#include "support/golden_files.h"
 
 namespace blipft::testing {
 
@@ -64,7 +65,7 @@ inline std::vector<uint8_t> read_bytes(const std::string& file) {
 class SmallDataset final : public Dataset {
  public:
   explicit SmallDataset(int64_t size) : size_(size) {
-    for (const char* picture : pictures) pictures_.push_back(read_bytes(std::string("test/golden/images/") + picture));
+    for (const char* picture : pictures) pictures_.push_back(read_bytes(golden_path(concat("images/", picture))));
   }
   int64_t broken = -1;                        ///< this sample's picture is cut
   bool all_broken = false;

@@ -20,6 +20,7 @@
 #include "loading/sampler_settings.h"
 #include "support/choice_of.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -171,7 +172,7 @@ TEST_SUITE("loader") {
   TEST_CASE("loader: pictures are turned and laid on white as the config says") {
     class TurnedDataset final : public Dataset {
      public:
-      std::vector<uint8_t> picture = read_bytes("test/golden/images/orientation_exif.png");  // half transparent too
+      std::vector<uint8_t> picture = read_bytes(testing::golden_path("images/orientation_exif.png"));  // half transparent too
       int64_t size() const override { return 6; }
       Sample read(int64_t) const override { return {"a picture", {{"text", true}}, picture}; }
     };

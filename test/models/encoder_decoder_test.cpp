@@ -1,6 +1,7 @@
 // An encoder-decoder that no family of src/ is: gradients against differences of the loss, recomputation to the same bits,
 // and packing on both sides against padding.
 #include "models/gradient_check.h"
+#include "support/golden_files.h"
 #include "support/toy_encoder_decoder.h"
 
 using namespace blipft;
@@ -62,7 +63,7 @@ TEST_SUITE("encoder-decoder") {
   TEST_CASE("the same of T5 and InstructBLIP, whose attention over texts drops probabilities") {
     for (const char* name : {"t5_v11", "t5_instructblip", "instructblip_ordinary"}) {
       CAPTURE(name);
-      check_padding([name](const ModelSettings& settings) { return make_model(concat("test/golden/", name), settings); }, true);
+      check_padding([name](const ModelSettings& settings) { return make_model(testing::golden_path(name), settings); }, true);
     }
   }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "models/model_rig.h"
+#include "support/golden_files.h"
 #include "support/text_model.h"
 
 using namespace blipft;
@@ -51,7 +52,7 @@ TEST_SUITE("forward loss") {
           CAPTURE(name);
           CAPTURE(text.packed_rows);
           const MakeModel make = [&](const ModelSettings& settings) {
-            return make_model(concat("test/golden/", name), settings);
+            return make_model(testing::golden_path(name), settings);
           };
           check(make, {compute}, text, true);
           check(make, {compute, {}, {LayerCheckpointing::full}}, text, true);
@@ -67,7 +68,7 @@ TEST_SUITE("forward loss") {
           CAPTURE(name);
           CAPTURE(text.packed_rows);
           const MakeModel make = [&](const ModelSettings& settings) {
-            return make_model(concat("test/golden/", name), settings);
+            return make_model(testing::golden_path(name), settings);
           };
           check(make, {compute}, text, false);
           check(make, {compute, {}, {LayerCheckpointing::full}}, text, false);

@@ -1,5 +1,5 @@
-// InstructBLIP against Hugging Face transformers, on tiny models whose golden files tools/make_instructblip_golden.py, and with a
-// T5 tools/make_t5_golden.py, computed in float64. On the CPU, and on the GPU where there is one.
+// InstructBLIP against Hugging Face transformers, on tiny models whose golden files tools/blipft_golden/instructblip.py, and with a
+// T5 tools/blipft_golden/t5.py, computed in float64. On the CPU, and on the GPU where there is one.
 #include "models/model_golden.h"
 
 using namespace blipft;

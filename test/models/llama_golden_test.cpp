@@ -1,5 +1,5 @@
 // LLaMA, Mistral and Qwen 2 against Hugging Face transformers, on tiny models whose golden files
-// tools/make_llama_golden.py computed in float64. On the CPU, and on the GPU where there is one.
+// tools/blipft_golden/decoders.py computed in float64. On the CPU, and on the GPU where there is one.
 #include "models/families/families.h"
 #include "models/model_golden.h"
 

@@ -1,4 +1,4 @@
-// LoRA against PEFT, on tiny models whose golden files tools/make_lora_golden.py computed in float64: adapters that PEFT
+// LoRA against PEFT, on tiny models whose golden files tools/blipft_golden/lora.py computed in float64: adapters that PEFT
 // saved are loaded, loss, gradients and five AdamW steps compared, saved again and merged. On the CPU, and on the GPU
 // where there is one.
 #include "checkpoint/saving.h"
@@ -6,6 +6,7 @@
 #include "strategies/strategy_harness.h"
 #include "support/choice_of.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 #include "support/temporary_directory.h"
 #include "weights/adapter_files.h"
 #include "weights/stored_tensors.h"
@@ -145,7 +146,7 @@ TEST_SUITE("lora golden") {
     CHECK(refused([](Config& c) { c.adapter.rslora = true; }).find("use_rslora") != std::string::npos);
     CHECK(refused([](Config& c) { c.adapter.targets = {"q"}; }).find("no adapter that the run file describes") !=
           std::string::npos);
-    CHECK(refused([](Config& c) { c.adapter.path = "test/golden/lora_some/adapter"; }).find("lora_some") !=
+    CHECK(refused([](Config& c) { c.adapter.path = testing::golden_path("lora_some/adapter"); }).find("lora_some") !=
           std::string::npos);
   }
   TEST_CASE("loss, gradients and five AdamW steps agree with PEFT in f32 on the GPU") {

@@ -18,6 +18,7 @@
 #include "ops/bf16.h"
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"
+#include "support/golden_files.h"
 #include "support/hold_gradients.h"
 #include "weights/adapter_files.h"
 #include "weights/stored_tensors.h"
@@ -28,7 +29,7 @@ namespace blipft::testing {
 // The tensors of one golden.safetensors, as floats or integers.
 class Golden {
  public:
-  explicit Golden(const std::string& name) : directory("test/golden/" + name) {
+  explicit Golden(const std::string& name) : directory(golden_path(name)) {
     const std::string path = directory + "/golden.safetensors";
     file_ = io::open_for_reading(path);
     tensors_ = io::read_safetensors_header(file_, path);
@@ -282,7 +283,7 @@ inline void check_f32(const std::string& name, DeviceKind kind, const char* text
   const std::vector<float> losses = golden.floats("losses");
   for (int i = 0; i < 5; ++i)
     CHECK(trainer.step(1e-3).loss == doctest::Approx(losses[static_cast<size_t>(i)]).epsilon(1e-5));
-  // tools/make_golden.py chooses AdamW's eps so that a gradient's rounding moves a weight by about 1e-6 a step; weights are
+  // tools/blipft_golden/reference.py chooses AdamW's eps so that a gradient's rounding moves a weight by about 1e-6 a step; weights are
   // about 0.2. Hence 2e-5, whichever matrix product library adds up.
   const Worst worst =
       worst_tensor(trainer, golden, "step5.", [&](const Unit& unit) { return trainer.engine->store.weights(unit); });

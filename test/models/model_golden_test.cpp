@@ -1,4 +1,4 @@
-// BLIP-2 against Hugging Face transformers, on tiny models whose golden files tools/make_golden.py computed in float64.
+// BLIP-2 against Hugging Face transformers, on tiny models whose golden files tools/blipft_golden/blip2.py computed in float64.
 // On the CPU, and on the GPU where there is one.
 #include "models/model_golden.h"
 

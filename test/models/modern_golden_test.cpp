@@ -1,5 +1,5 @@
 // LLaMA's younger relatives and Gemma against Hugging Face transformers, on tiny models whose golden files
-// tools/make_modern_golden.py computed in float64. On the CPU, and on the GPU where there is one.
+// tools/blipft_golden/decoders.py computed in float64. On the CPU, and on the GPU where there is one.
 #include "models/model_golden.h"
 
 using namespace blipft;
@@ -7,7 +7,7 @@ using namespace blipft::testing;
 
 namespace {
 
-// Each with what LLaMA has not: see tools/make_modern_golden.py.
+// Each with what LLaMA has not: see tools/blipft_golden/decoders.py.
 const std::vector<std::string> kConfigurations = {"modern_qwen3", "modern_smollm3", "modern_olmo2",
                                                  "modern_phi3",  "modern_gemma2",  "modern_gemma3",
                                                  "modern_granite", "modern_glm4"};

@@ -1,4 +1,4 @@
-// T5 against Hugging Face transformers, on tiny models whose golden files tools/make_t5_golden.py computed in float64; the
+// T5 against Hugging Face transformers, on tiny models whose golden files tools/blipft_golden/t5.py computed in float64; the
 // buckets of its relative positions; what of a config.json is refused. On the CPU, and on the GPU where there is one.
 #include "models/families/text/t5_config.h"
 #include "models/model_golden.h"

@@ -1,4 +1,4 @@
-// Pictures: decoding and resizing against PIL's own results (test/golden/images, made by tools/make_image_golden.py),
+// Pictures: decoding and resizing against PIL's own results (the golden set "images"),
 // and the photos of the shared data against transformers' BlipImageProcessor.
 #include <doctest/doctest.h>
 
@@ -15,17 +15,17 @@
 #include "blipft/pictures.h"
 #include "pictures/image_webp.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 #include "support/temporary_directory.h"
 
 using namespace blipft;
+using testing::golden_path;
 using testing::message_of;
 using testing::TemporaryDirectory;
 using nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
-
-const std::string golden = "test/golden/images/";
 
 std::vector<uint8_t> read_bytes(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
@@ -34,8 +34,8 @@ std::vector<uint8_t> read_bytes(const std::string& file) {
 }
 
 json golden_index() {
-  std::ifstream in(golden + "index.json");
-  REQUIRE_MESSAGE(in.good(), "cannot open " << golden << "index.json");
+  std::ifstream in(golden_path("images/index.json"));
+  REQUIRE(in.good());
   return json::parse(in);
 }
 
@@ -92,12 +92,12 @@ TEST_SUITE("image") {
           CAPTURE(turn);
           CAPTURE(white);
           const json& record = decode_record(records, {turn, white});
-          const Image image = decode_file(golden + file, {turn, white});
+          const Image image = decode_file(golden_path("images/" + file), {turn, white});
           CHECK(image.width == record["width"].get<int64_t>());
           CHECK(image.height == record["height"].get<int64_t>());
           // Equal: the default integer DCT and the triangle ("fancy") chroma filter give the same bits in every
           // libjpeg-turbo, and PNG is lossless.
-          CHECK(largest_difference(image.rgb, read_bytes(golden + record["expected"].get<std::string>())) == 0);
+          CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + record["expected"].get<std::string>()))) == 0);
           differ += &record != &records.front();
         }
     }
@@ -108,7 +108,7 @@ TEST_SUITE("image") {
     const json index = golden_index();
     REQUIRE(index["webp"].size() >= 10);
     if (!reads_webp()) {
-      const std::string message = message_of([] { decode_file(golden + "lossy.webp"); });
+      const std::string message = message_of([] { decode_file(golden_path("images/lossy.webp")); });
       CHECK_MESSAGE(message.find("lossy.webp: it is a WebP, and this program was built without libwebp") !=
                         std::string::npos, message);
       std::cout << "SKIPPED: WebP: decoded pixels are PIL's (built without libwebp)" << std::endl;
@@ -117,16 +117,16 @@ TEST_SUITE("image") {
     for (const json& record : index["webp"]) {
       CAPTURE(record.dump());
       const std::string file = record["file"];
-      const Image image = decode_file(golden + file, {record["exif_orientation"], record["transparency"] == json("white")});
+      const Image image = decode_file(golden_path("images/" + file), {record["exif_orientation"], record["transparency"] == json("white")});
       CHECK(image.width == record["width"].get<int64_t>());
       CHECK(image.height == record["height"].get<int64_t>());
       // Lossless pictures are bits; of lossy ones a version of libwebp may round a colour the other way.
       const int most = file.starts_with("lossy") ? 1 : 0;
-      CHECK(largest_difference(image.rgb, read_bytes(golden + record["expected"].get<std::string>())) <= most);
+      CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + record["expected"].get<std::string>()))) <= most);
     }
     for (const json& file : index["broken_webp"]) {
       CAPTURE(file.dump());
-      const std::string name = golden + file.get<std::string>();
+      const std::string name = golden_path("images/" + file.get<std::string>());
       CHECK(message_of([&] { decode_file(name); }).starts_with("cannot decode the picture " + name));
     }
   }
@@ -137,10 +137,10 @@ TEST_SUITE("image") {
     for (const json& record : index["resize"]) {
       const std::string expected = record["expected"];
       CAPTURE(expected);
-      const Image image = resize_bicubic(decode_file(golden + record["file"].get<std::string>()), record["width"],
+      const Image image = resize_bicubic(decode_file(golden_path("images/" + record["file"].get<std::string>())), record["width"],
                                          record["height"]);
       CHECK(image.width == record["width"].get<int64_t>());
-      CHECK(largest_difference(image.rgb, read_bytes(golden + expected)) == 0);
+      CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + expected))) == 0);
     }
   }
 
@@ -150,7 +150,7 @@ TEST_SUITE("image") {
     for (const json& record : index["broken"]) {
       const std::string file = record;
       CAPTURE(file);
-      const auto bytes = read_bytes(golden + file);
+      const auto bytes = read_bytes(golden_path("images/" + file));
       const std::string message = message_of([&] { decode_image(bytes.data(), bytes.size(), "shard/" + file); });
       CHECK_MESSAGE(message.find("shard/" + file) != std::string::npos, message);
     }
@@ -160,7 +160,7 @@ TEST_SUITE("image") {
     for (const char* file : {"baseline_420.jpg", "progressive.jpg", "cmyk_adobe.jpg", "palette.png",
                              "interlaced_rgb.png", "orientation_behind_text.jpg", "orientation_raw_profile.png",
                              "palette_trns.png"}) {
-      const auto bytes = read_bytes(golden + file);
+      const auto bytes = read_bytes(golden_path(std::string("images/") + file));
       for (size_t size = 0; size + 1 < bytes.size(); size += 7) {
         CAPTURE(file);
         CAPTURE(size);
@@ -172,7 +172,7 @@ TEST_SUITE("image") {
   }
 
   TEST_CASE("no damage to metadata crashes or loses the picture") {
-    const auto good = read_bytes(golden + "orientation_behind_text.jpg");
+    const auto good = read_bytes(golden_path("images/orientation_behind_text.jpg"));
     const size_t begin = 12, end = begin + 46;  // of the EXIF directory
     for (size_t at = begin; at < end; ++at)
       for (const int value : {0, 1, 0x7f, 0xff}) {

@@ -15,6 +15,7 @@
 #include "engine/settings.h"
 #include "plan/batch_choice.h"
 #include "support/choice_of.h"
+#include "support/golden_files.h"
 #include "support/temporary_directory.h"
 
 namespace blipft {
@@ -25,7 +26,7 @@ using testing::TemporaryDirectory;
 // A small model whose positions are enough for 512 tokens.
 std::string model_folder() {
   static const TemporaryDirectory folder;
-  std::ifstream in("test/golden/llama_mha/config.json");
+  std::ifstream in(testing::golden_path("llama_mha/config.json"));
   nlohmann::json config = nlohmann::json::parse(in);
   config["max_position_embeddings"] = 512;
   std::ofstream(folder / "config.json") << config.dump();

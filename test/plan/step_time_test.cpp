@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/settings.h"
+#include "support/golden_files.h"
 
 namespace blipft {
 namespace {
@@ -15,7 +16,7 @@ constexpr double kNear = 1e-9;             // sums of doubles in another order
 Config config_of(Precision precision = Precision::bf16_true) {
   Config config;
   config.file = "run.yaml";
-  config.model.path = "test/golden/llama_mha";
+  config.model.path = testing::golden_path("llama_mha");
   config.data.max_text_tokens = 12;
   config.data.text_padding = TextPadding::max;
   config.train.precision = precision;
@@ -131,7 +132,7 @@ TEST_SUITE("step time") {
 
   TEST_CASE("activations in the host: the inputs of all layers but the last, out and in") {
     Config config = config_of();
-    config.model.path = "test/golden/llama_mha";  // two layers
+    config.model.path = testing::golden_path("llama_mha");  // two layers
     config.train.act_ckpt = LayerCheckpointing::full;
     config.train.accumulate_grad_batches = 5;
     CHECK(estimated(config).time.link == 0);

@@ -7,7 +7,7 @@ import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import PROGRAM, ROOT, TwoModels, ranks_up_to, run  # noqa: E402
+from program_runs import PROGRAM, TwoModels, golden_path, ranks_up_to, run  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 SAMPLES_A_STEP, STEPS = 12, 2
@@ -30,7 +30,7 @@ class Families(TwoModels):
 
     @staticmethod
     def golden(name, **more):
-        return {**json.loads((ROOT / "test/golden" / name / "config.json").read_text()), **more}
+        return {**json.loads(golden_path(f"{name}/config.json").read_text()), **more}
 
     def picture_model(self, model_type, vocabulary):
         config = self.golden("t5_instructblip", model_type=model_type, image_token_index=vocabulary - 1)

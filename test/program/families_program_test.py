@@ -5,7 +5,7 @@ PEFT. Prints ok, FAILED or SKIPPED for each test.
     test/program/families_program_test.py [WORD...]        tests whose names hold one of the words
 
 BLIPFT names the program (default ./blipft). Needs torch, transformers and peft; without them the tests are skipped.
-Many more models: tools/compare_families.py.
+Many more models: tools/compare.py families.
 """
 import json
 import os
@@ -22,15 +22,14 @@ try:
 except ImportError as missing:
     print(f"SKIPPED families_program_test ({missing})")
     sys.exit(0)
-from program_runs import DEVICE, PROGRAM, ROOT, Space, run, start  # noqa: E402
+from program_runs import DEVICE, PROGRAM, Space, run, start  # noqa: E402
 
 try:
     import peft
     import torch
     import transformers
     from safetensors.torch import load_file
-    sys.path.insert(0, str(ROOT / "tools"))
-    import compare_families
+    from blipft_compare import encoder_decoders, families
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 except ImportError as missing:
@@ -38,7 +37,7 @@ except ImportError as missing:
 
 FAMILIES = ("qwen3", "smollm3", "phi3", "olmo2", "gemma2", "gemma3", "granite", "glm4")
 ENCODER_DECODERS = ("t5", "blip2_t5", "instructblip_t5")
-SEED = 500                                 # not among those of compare_families.py's 40
+SEED = 500                                 # not among those of compare.py's 40
 
 
 def need_torch():
@@ -64,7 +63,7 @@ def train(space, folder, *more):
 def random_model(space, family, seed):
     folder = space.new(family)
     folder.mkdir()
-    compare_families.make_folder(folder, family, seed)
+    families.FAMILIES[family].make_folder(folder, seed)
     return folder
 
 
@@ -76,7 +75,7 @@ def models_of_each_family_have_transformers_loss_and_gradients_and_load_there(sp
     os.environ.setdefault("BLIPFT", PROGRAM)
     folder = space.new(family)
     folder.mkdir()
-    loss, gradient, own, too_far = compare_families.compare(folder, family, SEED)
+    loss, gradient, own, too_far = families.compare(folder, family, SEED)
     check(not too_far, family, "loss off by", loss, "gradient by", gradient, "transformers' own by", own)
 
 
@@ -102,7 +101,7 @@ def adapters_of_each_family_load_in_peft(space, family):
 def adapters_of_encoder_decoders_load_in_peft(space, family):
     """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 or an InstructBLIP with a T5 by its class."""
     need_torch()
-    side = compare_families.ENCODER_DECODERS[family]
+    side = families.FAMILIES[family]
     kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel, "instructblip_t5": peft.AutoPeftModel}
     folder = space.new(family)
     folder.mkdir()
@@ -117,7 +116,7 @@ def adapters_of_encoder_decoders_load_in_peft(space, family):
     batch = side._batch(folder, records)
     if "pixel_values" in batch:
         batch["pixel_values"] = batch["pixel_values"].float()
-    merged, base = (side._load(path, torch.float32) for path in (result.output / "model", folder / "model"))
+    merged, base = (side.load(path, torch.float32) for path in (result.output / "model", folder / "model"))
     with torch.no_grad():
         found, expected, before = (model.eval()(**batch).logits for model in (adapted, merged, base))
     largest = expected.abs().max()
@@ -134,7 +133,7 @@ def adapters_of_the_qformer_have_pefts_gradients(space):
     for family, targets, act_ckpt in (("blip2_t5", "[query, key, value, dense]", "none"),
                                       ("instructblip_t5", "[query, key, value, dense]", "full"),
                                       ("instructblip_t5", "[query, dense, q, v]", "half")):
-        side = compare_families.ENCODER_DECODERS[family]
+        side = families.FAMILIES[family]
         folder = space.new(family)
         folder.mkdir()
         _, records, _ = side.make_folder(folder, SEED + 4)
@@ -145,7 +144,7 @@ def adapters_of_the_qformer_have_pefts_gradients(space):
         begun = run(space, 1, *common, "train.max_steps=20", "train.max_epochs=20", "train.lr=0.05").output / "adapter"
         result = run(space, 1, *common, "train.max_steps=1", f"train.lr={lr}", f"adapter.path={begun}")
         before, after = (load_file(place / "adapter_model.safetensors") for place in (begun, result.output / "adapter"))
-        model = peft.PeftModel.from_pretrained(side._load(folder / "model", torch.float32), str(begun), is_trainable=True).eval()
+        model = peft.PeftModel.from_pretrained(side.load(folder / "model", torch.float32), str(begun), is_trainable=True).eval()
         batch = side._batch(folder, records)
         batch["pixel_values"] = batch["pixel_values"].float()
         loss = model(**batch).loss
@@ -165,7 +164,7 @@ def adapters_of_the_qformer_have_pefts_gradients(space):
 @test_each(ENCODER_DECODERS)
 def encoder_decoders_train_alike_quantised_recomputed_offloaded_and_on_two_ranks(space, family):
     need_torch()
-    side = compare_families.ENCODER_DECODERS[family]
+    side = families.FAMILIES[family]
     folder = space.new(family)
     folder.mkdir()
     side.make_folder(folder, SEED + 2)
@@ -198,15 +197,15 @@ def encoder_decoders_generate_what_transformers_generates(space):
     need_torch()
     folder = space.new("t5")
     folder.mkdir()
-    side = compare_families.ENCODER_DECODERS["t5"]
+    side = families.FAMILIES["t5"]
     _, records, _ = side.make_folder(folder, SEED + 3)
     result = start(space, 1, "--generate", f"model.path={folder}/model", "model.init=pretrained", f"data.path={folder}/texts.jsonl",
                    "generate.max_new_tokens=7")
     check(result.status == 0, result)
     lines = (result.output / "generated-0001/generated.jsonl").read_text().splitlines()
     found = {line["sample"]: line["text"] for line in map(json.loads, lines)}
-    model = side._load(folder / "model", torch.float32)
-    tokenizer = compare_families.encoder_decoders.tokenizer_of(folder / "model")
+    model = side.load(folder / "model", torch.float32)
+    tokenizer = encoder_decoders.tokenizer_of(folder / "model")
     for i, record in enumerate(records):
         ids = torch.tensor([tokenizer(record["prompt"]).input_ids])
         text = tokenizer.decode(model.generate(ids, max_new_tokens=7, do_sample=False)[0], skip_special_tokens=True)

@@ -12,7 +12,7 @@ import urllib.parse
 from PIL import Image, ImageChops, ImageStat
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from generation_runs import Eloquent, generate, texts  # noqa: E402
+from generation_runs import Eloquent, generate  # noqa: E402
 from program_runs import PROGRAM, ROOT, SAMPLES, mpirun, run  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 

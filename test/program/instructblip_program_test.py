@@ -5,7 +5,7 @@ SKIPPED for each test.
     test/program/instructblip_program_test.py [WORD...]        tests whose names hold one of the words
 
 BLIPFT names the program (default ./blipft). Needs torch, transformers and peft; without them the tests are skipped.
-Many more models: tools/compare_instructblip.py.
+Many more models: tools/compare.py instructblip.
 """
 import json
 import os
@@ -23,22 +23,19 @@ try:
 except ImportError as missing:
     print(f"SKIPPED instructblip_program_test ({missing})")
     sys.exit(0)
-from program_runs import DEVICE, PROGRAM, ROOT, Space, mpirun, read_safetensors, run, start  # noqa: E402
+from program_runs import DEVICE, PROGRAM, Space, mpirun, read_safetensors, run, start  # noqa: E402
 
 try:
     import peft
     import torch
     import transformers
-    sys.path.insert(0, str(ROOT / "tools"))
-    import compare_families
-    import compare_instructblip
-    from instructblip_model import run_model
+    from blipft_compare import families, instructblip
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 except ImportError as missing:
     torch, why = None, str(missing)
 
-SEED = 500                                 # not among those of compare_instructblip.py's 20
+SEED = 500                                 # not among those of compare.py's 20
 
 
 def need_torch():
@@ -49,7 +46,7 @@ def need_torch():
 def random_model(space, seed):
     folder = space.new("instructblip")
     folder.mkdir()
-    _, pixels, samples, _ = compare_instructblip.make_folder(folder, seed)
+    _, pixels, samples, _ = instructblip.make_folder(folder, seed)
     return folder, pixels, samples
 
 
@@ -71,7 +68,7 @@ def a_model_has_transformers_loss_gradients_and_weights_and_loads_there(space):
     os.environ.setdefault("BLIPFT", PROGRAM)
     folder = space.new("instructblip")
     folder.mkdir()
-    loss, gradient, weight, too_far = compare_instructblip.compare(folder, SEED)
+    loss, gradient, weight, too_far = instructblip.compare(folder, SEED)
     check(not too_far, "loss off by", loss, "gradient by", gradient, "weights by", weight)
 
 
@@ -84,12 +81,12 @@ def adapters_load_in_peft(space):
                    "output.save_dtype=f32")
     names = set(read_safetensors(result.output / "adapter/adapter_model.safetensors"))
     check("base_model.model.language_model.model.layers.0.self_attn.q_proj.lora_A.weight" in names, sorted(names)[:3])
-    texts, _, instructions = compare_instructblip.ids_of(folder, samples)
+    batch = instructblip.batch_of(pixels, *instructblip.ids_of(folder, samples))
     load = transformers.InstructBlipForConditionalGeneration.from_pretrained
 
     def logits(model):
         with torch.no_grad():
-            return run_model(model.eval(), pixels, texts, instructions, torch.float32, [0.5] * 3, [0.25] * 3)
+            return instructblip.SIDE.logits(model.eval(), batch)
     base, merged = (load(place, dtype=torch.float32, attn_implementation="eager")
                     for place in (folder / "model", result.output / "model"))
     before, expected = logits(base), logits(merged)
@@ -152,7 +149,7 @@ def t5_model(space, seed):
     """The same with a T5."""
     folder = space.new("instructblip_t5")
     folder.mkdir()
-    _, samples, _ = compare_families.ENCODER_DECODERS["instructblip_t5"].make_folder(folder, seed)
+    _, samples, _ = families.FAMILIES["instructblip_t5"].make_folder(folder, seed)
     (folder / "pictures").rename(folder / "data")
     return folder, None, samples
 

@@ -11,7 +11,6 @@ import math
 import os
 import pathlib
 import random
-import shutil
 import subprocess
 import sys
 
@@ -24,7 +23,7 @@ try:
 except ImportError as missing:
     print(f"SKIPPED llama_program_test ({missing})")
     sys.exit(0)
-from program_runs import PROGRAM, ROOT, Space, ranks_up_to, run, start  # noqa: E402
+from program_runs import PROGRAM, ROOT, Space, copy_tokenizer, ranks_up_to, run, start  # noqa: E402
 
 try:
     import torch
@@ -72,9 +71,7 @@ def make_model(space, seed):
     folder = space.new("llama")
     dtype = pick.choice([torch.float32, torch.bfloat16, torch.float16])
     model.to(dtype).save_pretrained(folder, max_shard_size=pick.choice(["5GB", "20KB"]))
-    source = ROOT / "test/golden/tokenizer" / tokenizer
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(source / name, folder / name)
+    copy_tokenizer(tokenizer, folder)
     tied = "tied" if config.tie_word_embeddings else "untied"
     if not config.tie_word_embeddings and seed % 2:  # the checkpoint knows better than config.json
         text = json.loads((folder / "config.json").read_text())
@@ -85,7 +82,7 @@ def make_model(space, seed):
 
 def transformers_side(model, data, *more):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools/compare_transformers.py"), str(model), str(data), "--batch", str(BATCH),
+        [sys.executable, str(ROOT / "tools/compare.py"), "transformers", str(model), str(data), "--batch", str(BATCH),
          "--max-text-tokens", str(TOKENS), "--device", "cpu", "--attention", "eager", *map(str, more)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600,
         env=dict(os.environ, OMP_NUM_THREADS="1"))  # more only wait for each other in models this small

@@ -19,6 +19,9 @@ import h5py
 from script_tests import Skip, check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT / "tools"))
+from blipft_golden.archive import copy_tokenizer, golden_path  # noqa: E402, F401
+
 PROGRAM = os.environ.get("BLIPFT", str(ROOT / "blipft"))
 SAMPLES = 48
 RECORD_FILES = ("config.yaml", "log.txt", "metrics.jsonl")  # in every run folder, beside traces

@@ -22,7 +22,7 @@ try:
 except ImportError as missing:
     print(f"SKIPPED recipes_test ({missing})")
     sys.exit(0)
-from program_runs import DEVICE, GPUS, PROGRAM, ROOT, Space, mpirun, read_table  # noqa: E402
+from program_runs import DEVICE, GPUS, PROGRAM, ROOT, Space, copy_tokenizer, mpirun, read_table  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 RECIPES = sorted((ROOT / "inputs").rglob("*.yaml"))
@@ -58,8 +58,7 @@ class Recipes(Space):
         self.t5, self.blip2_t5 = self.folder / "t5", self.copy(self.model)
         self.t5.mkdir()
         for folder in (self.t5, self.blip2_t5):
-            for file in ("tokenizer.json", "tokenizer_config.json"):
-                shutil.copyfile(ROOT / "test/golden/tokenizer/t5" / file, folder / file)
+            copy_tokenizer("t5", folder)
         (self.t5 / "config.json").write_text(json.dumps(t5))
         config = self.blip2_t5 / "config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "text_config": t5,
@@ -67,8 +66,7 @@ class Recipes(Space):
         records = [json.loads(line) for line in (self.text / "data/instructions.jsonl").read_text().splitlines()]
         self.make_instructblip()
         self.instructblip_t5 = self.copy(self.instructblip)
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copyfile(ROOT / "test/golden/tokenizer/t5" / file, self.instructblip_t5 / file)
+        copy_tokenizer("t5", self.instructblip_t5)
         config = self.instructblip_t5 / "config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "text_config": t5,
                                       "use_decoder_only_language_model": False}))
@@ -79,8 +77,7 @@ class Recipes(Space):
         """A model and questions about the demo's pictures."""
         self.instructblip, self.questions = self.folder / "instructblip", self.folder / "questions"
         shutil.copytree(self.text / "model", self.instructblip)
-        shutil.copytree(ROOT / "test/golden/tokenizer/bert", self.instructblip / "qformer_tokenizer",
-                        ignore=shutil.ignore_patterns("cases.json"))
+        copy_tokenizer("bert", self.instructblip / "qformer_tokenizer")
         for name in ("preprocessor_config.json", "processor_config.json"):
             if (self.model / name).exists():
                 shutil.copy(self.model / name, self.instructblip)

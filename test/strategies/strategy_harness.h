@@ -21,6 +21,7 @@
 #include "ops/bf16.h"
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"
+#include "support/golden_files.h"
 #include "support/hold_gradients.h"
 
 namespace blipft::testing {
@@ -71,7 +72,7 @@ struct Outcome {
   int64_t live_bytes = 0;                  ///< at its peak, without gaps and without room for loading
 };
 
-inline std::string model_directory(const std::string& name) { return "test/golden/" + name; }
+inline std::string model_directory(const std::string& name) { return golden_path(name); }
 
 /// The tiny model `name` with GELU in place of the decoder's ReLU, in a folder that lasts as long as the process. At
 /// the kink of ReLU a difference in the last bit decides whether a whole gradient term is there or not. Without

@@ -22,7 +22,7 @@ inline uint64_t splitmix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/// The logits of tools/make_generation_golden.py: of the id that follows `length` ids that end with these two.
+/// The logits of tools/blipft_golden/generation.py: of the id that follows `length` ids that end with these two.
 struct TableModel {
   uint64_t seed = 0;
   int64_t vocabulary = 0;

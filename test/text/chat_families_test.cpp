@@ -1,4 +1,4 @@
-// The families' chat templates against transformers (tools/make_chat_golden.py).
+// The families' chat templates against transformers (tools/blipft_golden/chat_templates.py).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "config/config_schema.h"
 #include "support/byte_tokenizer.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 #include "text/chat_families.h"
 
 using namespace blipft;
@@ -56,7 +57,7 @@ std::vector<std::string> learnt_in(const std::vector<Dataset::Segment>& segments
 
 TEST_SUITE("chat families") {
   TEST_CASE("conversations and generation prompts are what transformers makes of them with the published texts") {
-    std::ifstream in("test/golden/text/families.json");
+    std::ifstream in(testing::golden_path("text/families.json"));
     const Json golden = Json::parse(in);
     const TextSettings settings = golden_settings();
     int64_t compared = 0, refused = 0;

@@ -1,4 +1,4 @@
-// Ids back to text against transformers' decode() (tools/make_decode_golden.py), whole and as a stream.
+// Ids back to text against transformers' decode() (tools/blipft_golden/decode.py), whole and as a stream.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -10,23 +10,16 @@
 #include "blipft/error.h"
 #include "blipft/text.h"
 #include "support/error_message.h"
-#include "support/temporary_directory.h"
+#include "text/golden_tokenizers.h"
 #include "text/unicode.h"
 
 using namespace blipft;
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 namespace fs = std::filesystem;
+using testing::golden_tokenizer, testing::read_json;
 
 namespace {
-
-const std::string golden = "test/golden/tokenizer/";
-
-Json read_json(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  REQUIRE_MESSAGE(in.good(), path.string());
-  return Json::parse(in);
-}
 
 uint32_t fnv(const std::string& text) {
   uint32_t value = 0x811C9DC5;
@@ -36,7 +29,7 @@ uint32_t fnv(const std::string& text) {
 
 /// A golden tokenizer with other parts in its files.
 std::unique_ptr<Tokenizer> changed_tokenizer(const Json& spec, const testing::TemporaryDirectory& directory) {
-  fs::copy(golden + spec["directory"].get<std::string>(), directory.path, fs::copy_options::recursive);
+  fs::copy(golden_tokenizer(spec["directory"].get<std::string>()), directory.path, fs::copy_options::recursive);
   if (spec["decoder"] != "file") {
     Json json = read_json(directory.path / "tokenizer.json");
     json["decoder"] = spec["decoder"];
@@ -102,7 +95,7 @@ std::unique_ptr<Tokenizer> shared_tokenizer(const std::string& name) {
 
 TEST_SUITE("decode") {
   TEST_CASE("small tokenizers with decoders of every kind give the texts of transformers") {
-    const Json small = read_json(golden + "decode.json")["small"];
+    const Json small = read_json(golden_tokenizer("decode.json"))["small"];
     CHECK(small.size() > 20);
     for (const auto& [name, spec] : small.items()) {
       const testing::TemporaryDirectory directory;
@@ -122,7 +115,7 @@ TEST_SUITE("decode") {
   }
 
   TEST_CASE("OPT, LLaMA and OpenLLaMA give the texts of transformers, of random ids and of odd texts' ids") {
-    const Json shared = read_json(golden + "decode.json")["shared"];
+    const Json shared = read_json(golden_tokenizer("decode.json"))["shared"];
     CHECK(shared.size() == 3);
     for (const auto& [name, spec] : shared.items()) {
       const auto tokenizer = shared_tokenizer(name);
@@ -150,7 +143,7 @@ TEST_SUITE("decode") {
   }
 
   TEST_CASE("a stream gives characters when they are whole, and what is none in the end") {
-    const auto bytes = load_tokenizer(golden + "vocab_merges", {});
+    const auto bytes = load_tokenizer(golden_tokenizer("vocab_merges"), {});
     const auto stream = bytes->text_stream();
     const Ids ids = bytes->encode_plain("a\U00010348b");
     REQUIRE(ids.size() == 6);
@@ -162,7 +155,7 @@ TEST_SUITE("decode") {
     CHECK(stream->push(ids[1]).empty());
     CHECK(stream->finish() == "\xEF\xBF\xBD");
     // Tokens of single bytes: <0xC3> is id 3 + 0xC3 here.
-    const auto fallback = load_tokenizer(golden + "llama_class", {});
+    const auto fallback = load_tokenizer(golden_tokenizer("llama_class"), {});
     const auto early = fallback->text_stream(), late = fallback->text_stream({.whole_bytes = true});
     const int32_t first = 3 + 0xC3, second = 3 + 0xA9;
     CHECK(early->push(first).empty());

@@ -10,11 +10,13 @@
 
 #include "blipft/text.h"
 #include "support/error_message.h"
+#include "support/golden_files.h"
 #include "support/temporary_directory.h"
 
 namespace blipft::testing {
 
-inline const std::string golden = "test/golden/tokenizer/";
+/// The folder of a golden tokenizer, or a file beside these folders.
+inline std::string golden_tokenizer(const std::string& name) { return golden_path("tokenizer/" + name); }
 
 inline nlohmann::json read_json(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -22,13 +24,16 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
   return nlohmann::json::parse(in);
 }
 
-inline void write_text(const std::filesystem::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+inline void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 /// A copy of a golden tokenizer that a test may spoil; removed at the end.
 class TokenizerDirectory {
  public:
   explicit TokenizerDirectory(const std::string& from = "") {
-    if (!from.empty()) std::filesystem::copy(golden + from, folder_.path, std::filesystem::copy_options::recursive);
+    const auto whole = std::filesystem::copy_options::recursive;
+    if (!from.empty()) std::filesystem::copy(golden_tokenizer(from), folder_.path, whole);
   }
   std::filesystem::path operator/(const std::string& name) const { return folder_.path / name; }
   std::string string() const { return folder_.path.string(); }

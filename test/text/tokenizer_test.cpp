@@ -1,4 +1,4 @@
-// The tokenizer against ids that transformers gave (tools/make_tokenizer_golden.py).
+// The tokenizer against ids that transformers gave (tools/blipft_golden/small_tokenizers.py).
 #include <doctest/doctest.h>
 
 #include <array>
@@ -18,7 +18,7 @@
 using namespace blipft;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
-using testing::golden, testing::has, testing::read_json, testing::write_text;
+using testing::golden_tokenizer, testing::has, testing::read_json, testing::write_text;
 using Directory = testing::TokenizerDirectory;
 
 namespace {
@@ -49,7 +49,7 @@ std::string text_of(const Json& entry) {
 
 void check_cases(const Tokenizer& tokenizer, const std::string& file) {
   using Ids = std::vector<int32_t>;
-  const Json json = read_json(golden + file);
+  const Json json = read_json(golden_tokenizer(file));
   INFO(file);
   CHECK(tokenizer.pad_id() == json["pad_id"].get<int32_t>());
   CHECK(tokenizer.bos_id().value_or(-1) == id_in(json, "bos_id"));
@@ -81,7 +81,7 @@ void collect_strings(const nlohmann::ordered_json& value, std::vector<std::strin
     for (const auto& item : value) collect_strings(item, out);
 }
 
-/// The texts that tools/make_bert_golden.py draws.
+/// The texts that tools/blipft_golden/bert.py draws.
 class BertDraws {
  public:
   explicit BertDraws(Json ranges) : ranges_(std::move(ranges)) {}
@@ -112,7 +112,7 @@ class BertDraws {
 
 TEST_SUITE("tokenizer") {
   TEST_CASE("BERT's tokenizer gives the ids of transformers around every character, and on drawn texts") {
-    const Json json = read_json(golden + "bert_characters.json");
+    const Json json = read_json(golden_tokenizer("bert_characters.json"));
     const Directory directory;
     std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
     for (const Json& range : json["ranges"])
@@ -154,7 +154,7 @@ TEST_SUITE("tokenizer") {
     for (const char* form : {"vocab_merges", "fast_strings", "fast_pairs", "byte_fallback", "llama_class", "llama3",
                              "qwen2", "tekken", "gemma", "o200k", "digits", "t5", "bert", "bert_json", "bert_plain",
                              "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
-      check_cases(*load_tokenizer(golden + form, {}), std::string(form) + "/cases.json");
+      check_cases(*load_tokenizer(golden_tokenizer(form), {}), std::string(form) + "/cases.json");
   }
 
   TEST_CASE("a model's family may know better than tokenizer.json and the class that files name") {
@@ -165,7 +165,7 @@ TEST_SUITE("tokenizer") {
                              "qwen3_llama_class", "qwen3_fast_class", "qwen3_no_class", "t5_no_class", "t5_fast_class",
                              "blip2_t5_class", "llama_ordinary_begin", "llama_class_ordinary_begin"}) {
       const std::string file = std::string("family_") + name + ".json";
-      const Json json = read_json(golden + file);
+      const Json json = read_json(golden_tokenizer(file));
       const Directory directory(json["directory"].get<std::string>());
       write_text(directory / "config.json", Json{{"model_type", json["model_type"]}}.dump());
       if (!json["tokenizer_config"].is_null())
@@ -188,7 +188,7 @@ TEST_SUITE("tokenizer") {
     for (const std::string tokenizer_name : {"opt", "llama", "open_llama"}) {
       const auto tokenizer = shared_tokenizer(tokenizer_name, "on captions, chess games and instructions");
       if (!tokenizer) continue;
-      const Json json = read_json(golden + tokenizer_name + "_corpus.json");
+      const Json json = read_json(golden_tokenizer(tokenizer_name + "_corpus.json"));
       for (const auto& [name, sums] : json["files"].items()) {
         std::ifstream in(shared_path(name), std::ios::binary);
         REQUIRE_MESSAGE(in.good(), name);
@@ -215,7 +215,7 @@ TEST_SUITE("tokenizer") {
     CHECK(model->bos_id() == 1);
     CHECK(model->eos_id() == 2);
     CHECK(model->vocab_size() == 32000);
-    for (const Json& entry : read_json(golden + "llama_cases.json")["cases"]) {
+    for (const Json& entry : read_json(golden_tokenizer("llama_cases.json"))["cases"]) {
       const std::string text = text_of(entry);
       INFO(text);
       // Where transformers 5 has rules of its own: a space or its stand-in in front, and text behind special tokens.
@@ -236,11 +236,11 @@ TEST_SUITE("tokenizer") {
   }
 
   TEST_CASE("many threads share one tokenizer") {
-    const auto tokenizer = load_tokenizer(golden + "vocab_merges", {});
+    const auto tokenizer = load_tokenizer(golden_tokenizer("vocab_merges"), {});
     const auto text = [](int64_t i) {
       return "the word" + std::to_string(i % 97) + " jumps over " + std::to_string(i);
     };
-    const auto other = load_tokenizer(golden + "vocab_merges", {});
+    const auto other = load_tokenizer(golden_tokenizer("vocab_merges"), {});
     std::vector<std::vector<int32_t>> expected;
     for (int64_t i = 0; i < 5; ++i) expected.push_back(other->encode(text(i)));
     std::array<int64_t, 4> wrong{};
@@ -257,11 +257,11 @@ TEST_SUITE("tokenizer") {
   }
 
   TEST_CASE("a word of 200,000 letters takes no quadratic time") {
-    const auto tokenizer = load_tokenizer(golden + "vocab_merges", {});
+    const auto tokenizer = load_tokenizer(golden_tokenizer("vocab_merges"), {});
     std::string word;
     for (int64_t i = 0; i < 200000; ++i) word.push_back(static_cast<char>('a' + i * i % 23));
     CHECK(tokenizer->encode(word).size() > 60000);
-    const auto characters = load_tokenizer(golden + "byte_fallback", {});
+    const auto characters = load_tokenizer(golden_tokenizer("byte_fallback"), {});
     CHECK(characters->encode(word).size() > 60000);
     CHECK(characters->encode(std::string(200000, ' ')).size() > 50000);
   }
@@ -270,7 +270,7 @@ TEST_SUITE("tokenizer") {
     // Every character of texts that the tokenizers take apart in different ways; ids may hold more than one character.
     for (const char* form : {"byte_fallback", "llama_class", "llama3", "qwen2", "sentencepiece_legacy",
                              "sentencepiece_new", "sentencepiece_no_prefix"}) {
-      const auto tokenizer = load_tokenizer(golden + form, {});
+      const auto tokenizer = load_tokenizer(golden_tokenizer(form), {});
       for (const std::string text : {"the word, another word", " a photo  of a</s>\u4e2d\u6587 cat\n", "<s>red",
                                      "x\U0001f600<|im_end|>\n\nthe quick", "e\u0301 cafe\u0301\u0301 A\u030a\u4e2d e"}) {
         TextPlaces places;
@@ -312,7 +312,7 @@ TEST_SUITE("tokenizer") {
     };
     for (const char* form : {"byte_fallback", "llama_class", "llama3", "qwen2", "sentencepiece_legacy", "sentencepiece_new"}) {
       CAPTURE(form);
-      const auto tokenizer = load_tokenizer(golden + form, {});
+      const auto tokenizer = load_tokenizer(golden_tokenizer(form), {});
       const double few = processor_seconds(*tokenizer, 1000), many = processor_seconds(*tokenizer, 8000);
       CHECK(many < 24 * few + 0.05);         // 8 times as much; 64 times, if each place began anew
     }

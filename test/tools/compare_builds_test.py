@@ -25,7 +25,7 @@ except ImportError as missing:
     print(f"SKIPPED compare_builds_test ({missing})")
     sys.exit(0)
 sys.path.insert(0, str(ROOT / "tools"))
-import compare_builds  # noqa: E402
+from blipft_compare import builds as compare_builds  # noqa: E402
 
 RECIPE, DEMO = "qwen3/0.6b-qlora", "inputs/demo-llama.yaml"
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "test/support")]
+sys.path[:0] = [str(ROOT / "test/support"), str(ROOT / "tools")]
+from blipft_golden.archive import golden_path  # noqa: E402
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 try:
@@ -21,8 +22,8 @@ try:
 except ImportError:
     pyarrow = None
 
-JPEG = (ROOT / "test/golden/images/baseline_444.jpg").read_bytes()
-PNG = (ROOT / "test/golden/images/rgb.png").read_bytes()
+JPEG = golden_path("images/baseline_444.jpg").read_bytes()
+PNG = golden_path("images/rgb.png").read_bytes()
 
 
 class Space:

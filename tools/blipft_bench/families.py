@@ -1,8 +1,8 @@
 """Families at full size on one GPU: LoRA on long texts, full training on pictures; the same step in PyTorch beside them."""
 import json
-import shutil
 
 import make_demo
+from blipft_golden.archive import copy_tokenizer
 
 from . import blipft, generate, inputs, pytorch, table
 from .commands import BenchError, Skipped, result_of
@@ -69,7 +69,7 @@ def write_model(bench, row, small):
         shrink(config)
     make_demo.write_json(str(folder / "config.json"), config)
     if config["model_type"] == "instructblip":
-        shutil.copytree(ROOT / "test/golden/tokenizer/bert", folder / "qformer_tokenizer", dirs_exist_ok=True)
+        copy_tokenizer("bert", folder / "qformer_tokenizer")
     return folder
 
 

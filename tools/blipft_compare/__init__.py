@@ -1,0 +1,1 @@
+"""What tools/compare.py does: blipft beside transformers, and two builds of it."""

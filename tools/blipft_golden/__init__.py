@@ -1,0 +1,1 @@
+"""What tools/golden.py computes: the golden data of the tests."""
