@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -179,8 +180,13 @@ class ObservedPhase {
   const Unit& unit_;
 };
 
-/// Reads config.json of `model_directory` and builds the family it names (the factory table). Throws UserError naming
-/// the file and key of whatever is missing or not supported.
-std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings);
+/// Makes a model of the family that a config.json names. Throws UserError naming the file and key of whatever is missing or
+/// not supported.
+using ModelFactory = std::function<std::unique_ptr<Model>(const ModelSettings& settings)>;
+/// Reads config.json of `model_directory`. What is returned reads no file.
+ModelFactory read_model(const std::string& model_directory);
+inline std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings) {
+  return read_model(model_directory)(settings);
+}
 
 }  // namespace blipft

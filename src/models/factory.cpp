@@ -23,26 +23,32 @@ const Family& find(const JsonFields& fields) {
   throw UserError(concat(fields.file(), ": model_type: found \"", brief(type), "\", known are ", known));
 }
 
-const Family& find(const std::string& model_directory) {
+// Throws UserError if there is no such directory.
+std::string config_file_of(const std::string& model_directory) {
   std::error_code ignored;
   BLIPFT_USER_CHECK(
       std::filesystem::is_directory(model_directory, ignored), "model.path: found \"", model_directory,
       "\", which is not a directory; expected one that save_pretrained wrote or that was downloaded from the hub");
-  const std::string file = model_directory + "/config.json";
-  const nlohmann::json root = io::read_json_file(file);
-  return find(JsonFields(root, file));
+  return model_directory + "/config.json";
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings) {
-  const Family& family = find(model_directory);
-  const std::string file = model_directory + "/config.json";
-  if (family.make) return family.make(file, settings);
-  return make_decoder(read_decoder_config(file), file, settings);
+ModelFactory read_model(const std::string& model_directory) {
+  const std::string file = config_file_of(model_directory);
+  return [root = io::read_json_file(file), file](const ModelSettings& settings) -> std::unique_ptr<Model> {
+    const JsonFields fields(root, file);
+    const Family& family = find(fields);
+    if (family.make) return family.make(fields, settings);
+    return make_decoder(read_decoder_config(fields), file, settings);
+  };
 }
 
-const FamilySpec& family_of(const std::string& model_directory) { return find(model_directory).spec; }
+const FamilySpec& family_of(const std::string& model_directory) {
+  const std::string file = config_file_of(model_directory);
+  const nlohmann::json root = io::read_json_file(file);
+  return find(JsonFields(root, file)).spec;
+}
 
 const FamilySpec* find_family(const std::string& model_type) {
   for (const Family& family : table())
@@ -56,11 +62,9 @@ FamilySpec decoder_spec(const std::string& model_type, const std::string& class_
           .tie = {.weights = {{"lm_head.weight", "model.embed_tokens.weight"}}}};
 }
 
-DecoderConfig read_decoder_config(const std::string& config_file) {
-  const nlohmann::json root = io::read_json_file(config_file);
-  const JsonFields fields(root, config_file);
+DecoderConfig read_decoder_config(const JsonFields& fields) {
   const Family& family = find(fields);
-  BLIPFT_USER_CHECK(family.read_decoder, config_file, ": model_type: found \"", family.spec.model_type,
+  BLIPFT_USER_CHECK(family.read_decoder, fields.file(), ": model_type: found \"", family.spec.model_type,
                     "\", expected a decoder of texts");
   return family.read_decoder(fields);
 }

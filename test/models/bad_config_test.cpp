@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "io/json_fields.h"
 #include "models/families/families.h"
 #include "models/families/picture/blip2_config.h"
 #include "support/error_message.h"
@@ -20,7 +21,7 @@ namespace {
 std::string llama(const std::string& text) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("config.json", text);
-  const std::string message = message_of([&] { (void)read_decoder_config(file); });
+  const std::string message = message_of([&] { (void)read_decoder_config(JsonFields(io::read_json_file(file), file)); });
   return message.substr(message.starts_with(file) ? file.size() : 0);
 }
 
@@ -31,7 +32,7 @@ std::string llama_with(const std::string& key, const std::string& value) {
 std::string blip2_with(const std::string& section, const std::string& key, const std::string& value) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("config.json", "{\"" + section + "\":{\"" + key + "\":" + value + "}}");
-  const std::string message = message_of([&] { (void)read_blip2(file); });
+  const std::string message = message_of([&] { (void)read_blip2(JsonFields(io::read_json_file(file), file)); });
   return message.substr(message.starts_with(file) ? file.size() : 0);
 }
 

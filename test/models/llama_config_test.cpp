@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "io/json_fields.h"
 #include "models/families/families.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
@@ -16,8 +17,7 @@ namespace {
 
 DecoderConfig read(json config) {
   if (config.is_object() && !config.contains("model_type")) config["model_type"] = "llama";
-  const TemporaryDirectory directory;
-  return read_decoder_config(directory.write("config.json", config.dump()));
+  return read_decoder_config(JsonFields(config, "config.json"));
 }
 
 DecoderConfig read(const char* type, json changes = json::object()) {
@@ -203,6 +203,6 @@ TEST_SUITE("llama config") {
     check_refused(json::array(), {"object"});
     const TemporaryDirectory directory;
     const std::string broken = directory.write("config.json", "{\"model_type\": ");
-    CHECK(message_of([&] { read_decoder_config(broken); }).find("not valid JSON") != std::string::npos);
+    CHECK(message_of([&] { io::read_json_file(broken); }).find("not valid JSON") != std::string::npos);
   }
 }

@@ -1,5 +1,6 @@
 // LLaMA, Mistral and Qwen 2 against Hugging Face transformers, on tiny models whose golden files
 // tools/blipft_golden/decoders.py computed in float64. On the CPU, and on the GPU where there is one.
+#include "io/json_fields.h"
 #include "models/families/families.h"
 #include "models/model_golden.h"
 
@@ -42,7 +43,8 @@ TEST_SUITE("llama golden") {
     for (const std::string& name : kConfigurations) {
       CAPTURE(name);
       const Golden golden(name);
-      const DecoderConfig config = read_decoder_config(golden.directory + "/config.json");
+      const std::string file = golden.directory + "/config.json";
+      const DecoderConfig config = read_decoder_config(JsonFields(io::read_json_file(file), file));
       const std::vector<float> expected = golden.floats("frequencies");
       REQUIRE(static_cast<int64_t>(expected.size()) == config.head_size / 2);
       // torch's powers may be one unit in the last place off, ours are rounded from double.

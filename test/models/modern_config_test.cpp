@@ -4,9 +4,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "io/json_fields.h"
 #include "models/families/families.h"
 #include "support/error_message.h"
-#include "support/temporary_directory.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -18,8 +18,7 @@ using Turns = DecoderConfig::LayerKind::Turns;
 
 DecoderConfig read(const char* type, json changes = json::object()) {
   changes["model_type"] = type;
-  const TemporaryDirectory directory;
-  return read_decoder_config(directory.write("config.json", changes.dump()));
+  return read_decoder_config(JsonFields(changes, "config.json"));
 }
 
 // `config` is refused with a message that names the file and has each of `parts`.

@@ -16,8 +16,8 @@ struct Family {
   FamilySpec spec;
   /// Reads and checks config.json of a decoder of texts; null for other models.
   DecoderConfig (*read_decoder)(const JsonFields& fields) = nullptr;
-  /// Makes the model from its config.json; null: make_decoder() makes it from what read_decoder returns.
-  std::unique_ptr<Model> (*make)(const std::string& config_file, const ModelSettings& settings) = nullptr;
+  /// Makes the model from config.json; null: make_decoder() makes it from what read_decoder returns.
+  std::unique_ptr<Model> (*make)(const JsonFields& fields, const ModelSettings& settings) = nullptr;
 };
 
 namespace families {
@@ -51,6 +51,6 @@ inline std::vector<Family> all_families() {
 FamilySpec decoder_spec(const std::string& model_type, const std::string& class_name);
 
 /// Reads config.json of a decoder of texts of any family. Throws UserError.
-DecoderConfig read_decoder_config(const std::string& config_file);
+DecoderConfig read_decoder_config(const JsonFields& fields);
 
 }  // namespace blipft

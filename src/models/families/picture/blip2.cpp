@@ -5,8 +5,8 @@
 namespace blipft {
 
 Family families::blip2() {
-  const auto make = [](const std::string& config_file, const ModelSettings& settings) {
-    return make_blip_model(read_blip2(config_file), config_file, settings);
+  const auto make = [](const JsonFields& fields, const ModelSettings& settings) {
+    return make_blip_model(read_blip2(fields), fields.file(), settings);
   };
   return {.spec = {.model_type = "blip-2",
                    .saved_as = {"Blip2ForConditionalGeneration", "transformers.models.blip_2.modeling_blip_2"},

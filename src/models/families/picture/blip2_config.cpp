@@ -115,9 +115,7 @@ BlipConfig read_blip(const JsonFields& fields) {
   return config;
 }
 
-BlipConfig read_blip2(const std::string& file) {
-  const nlohmann::json root = io::read_json_file(file);
-  const JsonFields fields(root, file);
+BlipConfig read_blip2(const JsonFields& fields) {
   const bool encodes = has_encoder(fields, "opt");
   BlipConfig config = read_blip(fields);
   fields.section("qformer_config").only<bool>("use_qformer_text_input", false);

@@ -9,9 +9,9 @@ namespace blipft {
 
 class JsonFields;
 
-/// Reads and checks `file`; absent keys have transformers' defaults. Throws UserError naming file, key, found value and what is
+/// Reads and checks a config.json; absent keys have transformers' defaults. Throws UserError naming file, key, found value and what is
 /// supported.
-BlipConfig read_blip2(const std::string& file);
+BlipConfig read_blip2(const JsonFields& fields);
 
 // What the reading of BLIP-2's relatives shares.
 

@@ -5,8 +5,8 @@
 namespace blipft {
 
 Family families::instructblip() {
-  const auto make = [](const std::string& config_file, const ModelSettings& settings) {
-    return make_blip_model(read_instructblip(config_file), config_file, settings);
+  const auto make = [](const JsonFields& fields, const ModelSettings& settings) {
+    return make_blip_model(read_instructblip(fields), fields.file(), settings);
   };
   return {.spec = {.model_type = "instructblip",
                    .saved_as = {"InstructBlipForConditionalGeneration", "transformers.models.instructblip.modeling_instructblip"},

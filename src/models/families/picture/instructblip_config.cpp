@@ -29,9 +29,7 @@ DecoderConfig read_text(const JsonFields& fields, int64_t queries) {
 
 }  // namespace
 
-BlipConfig read_instructblip(const std::string& file) {
-  const nlohmann::json root = io::read_json_file(file);
-  const JsonFields fields(root, file);
+BlipConfig read_instructblip(const JsonFields& fields) {
   const bool encodes = has_encoder(fields, "llama");
   BlipConfig config = read_blip(fields);
   config.family = encodes ? "instructblip-t5" : "instructblip";

@@ -189,9 +189,8 @@ EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const Model
 }
 
 Family families::t5() {
-  const auto make = [](const std::string& config_file, const ModelSettings& settings) -> std::unique_ptr<Model> {
-    const nlohmann::json root = io::read_json_file(config_file);
-    return std::make_unique<T5>(T5Config::read(JsonFields(root, config_file)), settings);
+  const auto make = [](const JsonFields& fields, const ModelSettings& settings) -> std::unique_ptr<Model> {
+    return std::make_unique<T5>(T5Config::read(fields), settings);
   };
   return {.spec = {.model_type = "t5",
                    .saved_as = {"T5ForConditionalGeneration", "transformers.models.t5.modeling_t5", false, true},
