@@ -43,7 +43,7 @@ Config export_config(const io::StateIndex& index, const std::string& folder,
 struct Holder {
   explicit Holder(const Config& of)
       : config(of), model(make_model(config)), optimizer(make_optimizer(config.train)),
-        policy(make_storage_policy(config)),
+        policy(make_storage_policy(storage_settings(config))),
         store({.device = device.get(), .ops = ops.get(), .arena = &arena, .units = model->units(),
                .types = precision_types(config), .optimizer = optimizer.get(), .policy = policy.get(),
                .used_once = true}),

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "engine/settings.h"
 #include "engine/storage_policy.h"
 
 namespace blipft {
@@ -12,10 +11,9 @@ namespace {
 
 StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, StrategyKind strategy_kind) {
   StoreContext context{.device = parts.device, .ops = parts.ops, .arena = parts.arena, .units = parts.model->units(),
-                       .types = precision_types(*parts.config), .optimizer = parts.trains ? parts.optimizer : nullptr,
+                       .types = parts.settings.types, .optimizer = parts.trains ? parts.optimizer : nullptr,
                        .policy = parts.policy ? parts.policy : &policy};
-  const TrainSection& train = parts.config->train;
-  context.used_once = !parts.trains || (train.accumulate_grad_batches == 1 && largest_norm(train) == 0);
+  context.used_once = !parts.trains || (parts.settings.micro_batches == 1 && parts.settings.max_gradient_norm == 0);
   context.shards = shard_count(strategy_kind, parts.groups.shard->size());
   context.gradients_are_summed = parts.groups.all->size() > 1;
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
@@ -33,11 +31,10 @@ ShardedSettings with_prefetch(ShardedSettings settings, const EngineParts& parts
 }
 
 std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterStore& store) {
-  const TrainSection& train = parts.config->train;
-  if (!parts.trains || train.matmul != MatmulType::fp8) return nullptr;
-  const Fp8Settings settings{.gradients = train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2,
-                             .least_size = train.fp8_least_size, .excluded = train.matmul_exclude,
-                             .kept_bytes = parts.fp8_kept_bytes, .counts = parts.config->trace.fp8_every > 0,
+  const Fp8EngineSettings& fp8 = parts.settings.fp8;
+  if (!parts.trains || !fp8.enabled) return nullptr;
+  const Fp8Settings settings{.gradients = fp8.gradients, .least_size = fp8.least_size, .excluded = fp8.excluded,
+                             .kept_bytes = parts.fp8_kept_bytes, .counts = fp8.counts,
                              .stored = [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); },
                              .keep_inputs = parts.fp8_keep_inputs};
   return std::make_unique<Fp8Products>(parts.model->units(), settings, *parts.arena);
@@ -45,15 +42,15 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterS
 
 }  // namespace
 
-void expose_memory(const Config& config, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
-  const bool gathers = config.parallel.direct_gathers && store.shards() > 1 && store.weights_place() == Place::device;
-  groups.expose(arena.peer_block(), gathers, config.parallel.direct_reductions);
+void expose_memory(const PeerMemory& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
+  const bool gathers = peers.gathers && store.shards() > 1 && store.weights_place() == Place::device;
+  groups.expose(arena.peer_block(), gathers, peers.reductions);
 }
 
 Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& asked)
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
-      policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_kind)),
+      policy(make_storage_policy(parts.settings.storage)), store(store_context(parts, *policy, strategy_kind)),
       sharded(with_prefetch(asked, parts, store)), fp8(make_fp8(parts, store)), parts_(parts) {
   const StrategyContext context{.device = parts.device, .ops = parts.ops, .groups = parts.groups, .arena = parts.arena,
                                 .store = &store, .units = parts.model->units(),
@@ -62,7 +59,7 @@ Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const Shard
   BLIPFT_CHECK(parts.trains || !store.trains(), "texts are generated alone by a model in which something is trained");
   if (!parts.trains) return;
   program = std::make_unique<StepProgram>(
-      StepParts{.config = parts.config, .device = parts.device, .ops = parts.ops, .comm = parts.groups.all,
+      StepParts{.settings = parts.settings, .device = parts.device, .ops = parts.ops, .comm = parts.groups.all,
                 .arena = parts.arena, .model = parts.model, .strategy = strategy.get(), .optimizer = parts.optimizer,
                 .spans = parts.spans, .pixel_statistics = parts.pixel_statistics,
                 .observer = observer ? static_cast<StepObserver*>(observer.get()) : parts.spans,
@@ -73,8 +70,8 @@ Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const Shard
 void Engine::decode_with(const DecodeProgramSettings& settings, int32_t pad_id) {
   DecodeParts parts{.device = parts_.device, .ops = parts_.ops, .arena = parts_.arena, .model = parts_.model,
                     .strategy = strategy.get(), .pixel_statistics = parts_.pixel_statistics,
-                    .compute = precision_types(*parts_.config).compute, .pad_id = pad_id,
-                    .graphs = parts_.config->parallel.cuda_graph && parts_.device->kind() == DeviceKind::cuda,
+                    .compute = parts_.settings.types.compute, .pad_id = pad_id,
+                    .graphs = parts_.settings.cuda_graph && parts_.device->kind() == DeviceKind::cuda,
                     .own_workspace = !parts_.trains};
   parts.spans = parts_.spans;
   parts.observer = observer ? static_cast<StepObserver*>(observer.get()) : parts_.spans;

@@ -9,20 +9,21 @@
 #include "blipft/strategy.h"
 #include "engine/activity_observer.h"
 #include "engine/decode/decode_program.h"
+#include "engine/engine_settings.h"
 #include "engine/step_program.h"
 
 namespace blipft {
 
 /// What an engine works with; nothing here is owned.
 struct EngineParts {
-  const Config* config = nullptr;
+  EngineSettings settings;
   Model* model = nullptr;
   Device* device = nullptr;
   Ops* ops = nullptr;
   Groups groups;
   Arena* arena = nullptr;
   const Optimizer* optimizer = nullptr;
-  const StoragePolicy* policy = nullptr;   ///< null: as the config says
+  const StoragePolicy* policy = nullptr;   ///< null: as settings.storage says
   SpanRecorder* spans = nullptr;           ///< optional
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
   std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
@@ -32,9 +33,13 @@ struct EngineParts {
   bool trains = true;                      ///< false: texts are generated alone, by a model in which nothing is trained
 };
 
-/// Lets the other ranks of this machine address the memory of an engine, where `config` asks for it. Called by all ranks,
+/// What the GPUs of a machine do in each other's memory: parallel.direct_gathers and direct_reductions.
+struct PeerMemory {
+  bool gathers = true, reductions = true;
+};
+/// Lets the other ranks of this machine address the memory of an engine, where `peers` asks for it. Called by all ranks,
 /// after Arena::commit; CommGroups::withdraw() ends it.
-void expose_memory(const Config& config, CommGroups& groups, const Arena& arena, const ParameterStore& store);
+void expose_memory(const PeerMemory& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store);
 
 class Engine {
  public:

@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "blipft/activity.h"
-#include "blipft/config.h"
 #include "blipft/fp8_products.h"
 #include "blipft/loading.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
+#include "engine/engine_settings.h"
 #include "trace/span_recorder.h"
 
 namespace blipft {
 
 /// What the step program works with; nothing here is owned.
 struct StepParts {
-  const Config* config = nullptr;
+  EngineSettings settings;
   Device* device = nullptr;
   Ops* ops = nullptr;
   Comm* comm = nullptr;
@@ -58,7 +58,7 @@ struct StepResult {
 inline bool is_finite(const StepResult& result) { return std::isfinite(result.loss) && std::isfinite(result.grad_norm); }
 
 /// Floating-point operations of one rank's step, padding included, recomputation not.
-double step_flops(const Config& config, const Model& model, const TextShape& text);
+double step_flops(const EngineSettings& settings, const Model& model, const TextShape& text);
 
 class StepProgram {
  public:

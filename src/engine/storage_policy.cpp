@@ -13,33 +13,23 @@ bool quantizable(const Unit& unit, const Parameter& parameter) {
   return !unit.trainable && parameter.kind == ParameterKind::layer_weight && parameter.shape.size() == 2;
 }
 
-const Format& quantized_weights(const ModelSection& model) {
-  return format_by_name(concat(model.quantize, model.double_quantize ? "_double" : ""));
-}
-
 class RunPolicy final : public StoragePolicy {
  public:
-  explicit RunPolicy(const Config& config)
-      : frozen_weights_(config.model.quantize == WeightQuantization::none ? nullptr : &quantized_weights(config.model)),
-        groups_(config.model.quantize_groups),
-        weights_(offloads(config, OffloadedData::parameters) ? Place::host : Place::device),
-        states_(offloads(config, OffloadedData::optimizer) ? Place::host : Place::device) {}
+  explicit RunPolicy(const StorageSettings& settings) : settings_(settings) {}
   const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
-    const bool meant = groups_.empty() || std::count(groups_.begin(), groups_.end(), unit.group().name) > 0;
-    return meant && quantizable(unit, parameter) ? frozen_weights_ : nullptr;
+    const std::vector<std::string>& groups = settings_.groups;
+    const bool meant = groups.empty() || std::count(groups.begin(), groups.end(), unit.group().name) > 0;
+    return meant && quantizable(unit, parameter) ? settings_.frozen_weights : nullptr;
   }
   StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
-    spec.place = states_;
+    spec.place = settings_.states;
     return spec;
   }
-  Place weights_place() const override { return weights_; }
-  Place master_place() const override { return states_; }
+  Place weights_place() const override { return settings_.weights; }
+  Place master_place() const override { return settings_.states; }
 
  private:
-  const Format* frozen_weights_;           // of layers; null: the compute dtype
-  std::vector<std::string> groups_;        // whose layers; empty: all
-  Place weights_;
-  Place states_;                           // of the optimizer, and of master weights
+  StorageSettings settings_;
 };
 
 // `group` null: any.
@@ -92,7 +82,9 @@ void check_offloaded(const Config& config, const Model& model) {
 
 }  // namespace
 
-std::unique_ptr<StoragePolicy> make_storage_policy(const Config& config) { return std::make_unique<RunPolicy>(config); }
+std::unique_ptr<StoragePolicy> make_storage_policy(const StorageSettings& settings) {
+  return std::make_unique<RunPolicy>(settings);
+}
 
 void check_storage(const Config& config, const Model& model) {
   check_quantized(config, model);

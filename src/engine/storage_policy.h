@@ -6,10 +6,11 @@
 #include "blipft/config.h"
 #include "blipft/model.h"
 #include "blipft/store.h"
+#include "engine/engine_settings.h"
 
 namespace blipft {
 
-std::unique_ptr<StoragePolicy> make_storage_policy(const Config& config);
+std::unique_ptr<StoragePolicy> make_storage_policy(const StorageSettings& settings);
 
 /// Throws UserError when the run file wants `model`'s frozen weights quantised and none of its layers is frozen, and
 /// when it offloads states and there are none.

@@ -23,7 +23,7 @@ Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.sh
 std::unique_ptr<Engine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
                                     Arena& arena, StrategyKind strategy, const PixelStatistics& statistics,
                                     const DecodeProgramSettings& settings, int32_t pad_id) {
-  const EngineParts parts{.config = &config, .model = &model, .device = &device, .ops = &ops, .groups = groups,
+  const EngineParts parts{.settings = engine_settings(config), .model = &model, .device = &device, .ops = &ops, .groups = groups,
                           .arena = &arena, .pixel_statistics = statistics, .trains = false};
   auto engine = std::make_unique<Engine>(parts, strategy, ShardedSettings{});
   engine->decode_with(settings, pad_id);

@@ -97,7 +97,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   const bool record = config.trace.enabled && config.trace.spans != SpanTracing::none;
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
-      EngineParts{.config = &config, .model = &run.model, .device = plan.device.get(), .ops = plan.ops.get(),
+      EngineParts{.settings = engine_settings(config), .model = &run.model, .device = plan.device.get(), .ops = plan.ops.get(),
                   .groups = groups, .arena = plan.arena.get(), .optimizer = plan.optimizer.get(), .policy = run.policy,
                   .spans = record ? plan.spans.get() : nullptr, .pixel_statistics = {}, .text_shapes = run.text_shapes,
                   .activity = nullptr, .fp8_kept_bytes = run.fp8_kept_bytes, .fp8_keep_inputs = run.fp8_keep_inputs},

@@ -93,7 +93,7 @@ class StepTimer {
     optimizer_ = make_optimizer(config_.train);
     plan_ = plan_memory(config_, *model_, parts_.sizes, parts_.device_bytes, {text_});
     arena_ = std::make_unique<Arena>(device, *plan_.arena);
-    engine_ = make_engine(plan_, {.config = &config_, .model = model_.get(), .device = &device, .ops = ops_.get(),
+    engine_ = make_engine(plan_, {.settings = engine_settings(config_), .model = model_.get(), .device = &device, .ops = ops_.get(),
                                   .groups = parts_.groups->groups(), .arena = arena_.get(),
                                   .optimizer = optimizer_.get(), .policy = nullptr, .spans = nullptr,
                                   .pixel_statistics = {}, .text_shapes = {text_}});
@@ -102,7 +102,7 @@ class StepTimer {
     batch_ = std::make_unique<RandomBatch>(device, model_->inputs(), config_, text_);
   }
   // By all ranks, as what follows of these.
-  void connect() { expose_memory(config_, *parts_.groups, *arena_, engine_->store); }
+  void connect() { expose_memory(peer_memory(config_), *parts_.groups, *arena_, engine_->store); }
   void disconnect() {
     parts_.device->synchronize();
     parts_.groups->withdraw();

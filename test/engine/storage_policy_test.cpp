@@ -30,7 +30,7 @@ TEST_SUITE("storage policy") {
   TEST_CASE("matrices of frozen layers are taken; embeddings, head, norms, biases and what is trained are not") {
     const Config config = config_of("nf4", {"vision", "language"});
     const std::unique_ptr<Model> model = make_model(config);
-    const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
+    const std::unique_ptr<StoragePolicy> policy = make_storage_policy(storage_settings(config));
     std::vector<std::string> taken, left;
     for (const Unit* unit : model->units())
       for (const Parameter& parameter : unit->parameters()) {
@@ -60,7 +60,7 @@ TEST_SUITE("storage policy") {
     config.adapter.kind = AdapterKind::lora;            // all of the model is frozen
     const auto quantized_groups = [&] {
       const std::unique_ptr<Model> model = make_model(config);
-      const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
+      const std::unique_ptr<StoragePolicy> policy = make_storage_policy(storage_settings(config));
       std::set<std::string> groups;
       for (const Unit* unit : model->units())
         for (const Parameter& parameter : unit->parameters())

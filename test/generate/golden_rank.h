@@ -1,6 +1,7 @@
 // A rank that generates with a golden model, on the CPU, two texts at once.
 #pragma once
 
+#include "engine/settings.h"
 #include "generate/generation.h"
 #include "io/json.h"
 #include "support/golden_files.h"
@@ -25,7 +26,7 @@ struct GoldenRank {
     const DecodeProgramSettings program = decode_settings(settings, model->inputs(), texts, 2 * beams, false);
     plan = plan_generation(config, *model, 1, StrategyKind::single, program, 0);
     arena = std::make_unique<Arena>(*device, *plan.arena);
-    const EngineParts parts{.config = &config, .model = model.get(), .device = device.get(), .ops = ops.get(),
+    const EngineParts parts{.settings = engine_settings(config), .model = model.get(), .device = device.get(), .ops = ops.get(),
                             .groups = Groups(comm.get()), .arena = arena.get(),
                             .pixel_statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}, .trains = false};
     engine = std::make_unique<Engine>(parts, StrategyKind::single, ShardedSettings{});

@@ -100,7 +100,7 @@ class Trainer {
     hold = std::make_unique<HoldGradients>(config_);
     plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_, model->inputs().has_source()), hold.get());
     arena = std::make_unique<Arena>(*device, *plan.arena);
-    engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
+    engine = std::make_unique<Engine>(EngineParts{engine_settings(config_), model.get(), device.get(), ops.get(), comm.get(),
                                                   arena.get(), optimizer.get(), hold.get(), nullptr, statistics,
                                                   plan.text_shapes},
                                       StrategyKind::single, ShardedSettings{});

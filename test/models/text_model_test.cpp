@@ -65,7 +65,7 @@ Trained train(Model& model, const Config& config, const std::shared_ptr<Dataset>
   const std::vector<TextShape> shapes = possible_text_shapes(config);
   const MemoryPlan plan = plan_memory(config, model, 1, 0, shapes);
   Arena arena(*device, *plan.arena);
-  Engine engine({.config = &config, .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
+  Engine engine({.settings = engine_settings(config), .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
                  .arena = &arena, .optimizer = optimizer.get(), .text_shapes = shapes},
                 StrategyKind::single, {});
   arena.commit();

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "engine/settings.h"
 #include "engine/storage_policy.h"
 
 namespace blipft::testing {
@@ -11,7 +12,7 @@ namespace blipft::testing {
 /// config says, or, without one, as the precision and the optimizer do.
 struct HoldGradients : StoragePolicy {
   HoldGradients() = default;
-  explicit HoldGradients(const Config& config) : of_run(make_storage_policy(config)) {}
+  explicit HoldGradients(const Config& config) : of_run(make_storage_policy(storage_settings(config))) {}
   const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
     return of_run ? of_run->frozen_format(unit, parameter) : nullptr;
   }

@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "blipft/version.h"
+#include "engine/settings.h"
 #include "trace/trace_files.h"
 
 namespace blipft {
@@ -148,7 +149,7 @@ void RunTrace::note_run() {
     number("reduce_scatter_group", parts_.groups->shard_group());
     number("all_reduce_group", parts_.groups->replicate_group());
   }
-  number("flops_per_step", step_flops(config, model, plan.text_shapes.back()));
+  number("flops_per_step", step_flops(engine_settings(config), model, plan.text_shapes.back()));
   number("samples_per_step", samples_);
   number("total_steps", parts_.total_steps);
   number("planned_bytes", parts_.arena->total_bytes());

@@ -315,7 +315,7 @@ void TrainingStart::Parts::connect() {
 void TrainingStart::Parts::commit_memory() {
   r_.arena = std::make_unique<Arena>(*r_.backend.device, *r_.memory.arena);
   r_.engine = make_engine(r_.memory,
-                          {.config = &config_,
+                          {.settings = engine_settings(config_),
                            .model = r_.model.get(),
                            .device = r_.backend.device.get(),
                            .ops = r_.backend.ops.get(),
@@ -332,7 +332,7 @@ void TrainingStart::Parts::commit_memory() {
 }
 
 void TrainingStart::Parts::expose_memory_to_peers() {
-  expose_memory(config_, *r_.groups, *r_.arena, r_.engine->store);
+  expose_memory(peer_memory(config_), *r_.groups, *r_.arena, r_.engine->store);
 }
 
 void TrainingStart::Parts::make_answers() {

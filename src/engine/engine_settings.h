@@ -1,0 +1,43 @@
+// EngineSettings: what an engine computes and how, as numbers and enums.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blipft/choices.h"
+#include "blipft/store.h"
+
+namespace blipft {
+
+/// How weights and states are stored where that differs from the compute dtype on the device.
+struct StorageSettings {
+  const Format* frozen_weights = nullptr;  ///< of frozen layers' matrices; null: the compute dtype
+  std::vector<std::string> groups;         ///< parameter groups that have this format; empty: all
+  Place weights = Place::device;
+  Place states = Place::device;            ///< of the optimizer, and of master weights
+};
+
+/// Products of layers in fp8.
+struct Fp8EngineSettings {
+  bool enabled = false;
+  DType gradients = DType::f8e4m3;         ///< of layers' outputs
+  int64_t least_size = 0;                  ///< see Fp8Settings
+  std::vector<std::string> excluded;
+  bool counts = false;                     ///< the trace records the factors
+};
+
+struct EngineSettings {
+  PrecisionTypes types{};
+  int64_t batch_size = 1, micro_batches = 1;
+  uint64_t seed = 0;
+  LossNormalization loss_normalization = LossNormalization::tokens;
+  float max_gradient_norm = 0;             ///< as Strategy::begin_step()
+  bool validates = false;
+  bool cuda_graph = true;
+  bool offloads_activations = false;
+  StorageSettings storage;
+  Fp8EngineSettings fp8;
+};
+
+}  // namespace blipft
