@@ -38,11 +38,15 @@ void check_model_folder(const Config& config) {
 
 }  // namespace
 
-std::unique_ptr<Model> make_model(const Config& config) { return make_model(config, model_settings(config)); }
-
-std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& settings) {
+RunModel::RunModel(const Config& config) {
   check_model_folder(config);
-  std::unique_ptr<Model> model = make_model(config.model.path, with_own_head(settings, config));
+  make_ = read_model(config.model.path);
+  untied_head_ = config.model.init == InitialWeights::pretrained && has_own_head(config.model.path);
+}
+
+std::unique_ptr<Model> RunModel::make(const Config& config, ModelSettings settings) const {
+  settings.untied_head = untied_head_;
+  std::unique_ptr<Model> model = make_(settings);
   std::vector<std::string> groups;
   for (const ParameterGroup& group : model->groups())
     if (group.name != kAdapterGroup) groups.push_back(group.name);

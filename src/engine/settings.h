@@ -32,10 +32,25 @@ PeerMemory peer_memory(const Config& config);
 
 /// Model settings that follow from the config.
 ModelSettings model_settings(const Config& config);
-/// The config's model. Throws UserError where model.freeze or model.quantize do not fit its parameter groups.
-std::unique_ptr<Model> make_model(const Config& config);
-/// The same with other settings than the config's.
-std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& settings);
+
+/// The model of a run. Its folder is read once: what is made of it afterwards reads no file.
+class RunModel {
+ public:
+  /// Throws UserError.
+  explicit RunModel(const Config& config);
+  /// `untied_head` as in ModelSettings.
+  RunModel(ModelFactory make, bool untied_head) : make_(std::move(make)), untied_head_(untied_head) {}
+  /// With the settings of a config of the same folder. Throws UserError if model.freeze or model.quantize do not fit its
+  /// parameter groups.
+  std::unique_ptr<Model> make(const Config& config) const { return make(config, model_settings(config)); }
+  /// With other settings than the config's.
+  std::unique_ptr<Model> make(const Config& config, ModelSettings settings) const;
+
+ private:
+  ModelFactory make_;
+  bool untied_head_;
+};
+inline std::unique_ptr<Model> make_model(const Config& config) { return RunModel(config).make(config); }
 /// Of a run: a saved model has the folder's other parts (FamilySpec::kept_tensors) as they were, which random weights do not have. Throws
 /// UserError.
 void check_saved_parts(const Config& config);

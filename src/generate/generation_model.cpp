@@ -21,7 +21,7 @@ namespace {
 
 std::unique_ptr<Model> model_of(const WeightSource& source) {
   try {
-    return make_model(source.config, untrained(source.config));
+    return RunModel(source.config).make(source.config, untrained(source.config));
   } catch (const UserError& error) {
     if (source.missing.empty()) throw;
     throw UserError(concat(error.what(), "\nmodel.path is read since ", source.missing,

@@ -7,14 +7,11 @@
 #include <sstream>
 
 #include "base/memory_text.h"
-#include "engine/placement.h"
+#include "blipft/strategy.h"
 
 namespace blipft {
 
 namespace {
-
-// On CPUs texts, weights that are being read and the system's caches want room too.
-constexpr double kShareOfHost = 0.5;
 
 // The reverse of choice_list(); null if a word is unknown.
 std::optional<std::vector<OffloadedData>> offload_of(const std::string& text) {
@@ -73,33 +70,12 @@ ChosenSettings ChosenSettings::of(const std::vector<std::pair<std::string, std::
   return settings;
 }
 
-ChosenSettings ChosenSettings::of(const std::string& text) {
-  std::istringstream in(text);
-  ChosenSettings settings;
-  std::string act_ckpt_word, reshard_word, offload;
-  in >> settings.batch_size >> settings.micro_batches >> act_ckpt_word >> reshard_word;
-  const auto act_ckpt = find_choice<LayerCheckpointing>(act_ckpt_word);
-  const auto reshard = find_choice<ReshardPolicy>(reshard_word);
-  const bool whole = !in.fail();
-  in >> offload;
-  const auto offloaded = offload_of(offload);
-  BLIPFT_CHECK(whole && act_ckpt && reshard && offloaded, "chosen settings are ", text);
-  settings.act_ckpt = *act_ckpt;
-  settings.reshard = *reshard;
-  settings.offload = *offloaded;
-  return settings;
-}
-
 void ChosenSettings::apply(Config& config) const {
   config.train.batch_size = batch_size;
   config.train.accumulate_grad_batches = micro_batches;
   config.train.act_ckpt = act_ckpt;
   config.parallel.reshard = reshard;
   config.parallel.offload = offload;
-}
-
-std::string ChosenSettings::text() const {
-  return concat(batch_size, " ", micro_batches, " ", act_ckpt, " ", reshard, " ", choice_list(offload));
 }
 
 std::string ChosenSettings::description() const {
@@ -218,15 +194,13 @@ BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>&
   return decided;
 }
 
-MemoryLeft memory_left(const World& world, const Device& device, int64_t context_bytes) {
-  const int64_t ranks = world.local_size();
-  const auto host = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_host_memory() / ranks));
-  MemoryLeft left{host, host};
-  if (device.kind() == DeviceKind::cuda) {
-    const int64_t sharing = (ranks + cuda_device_count() - 1) / std::max(1, cuda_device_count());  // ranks of one GPU
-    left.device = (device.memory().free + context_bytes * sharing) / sharing;
-  }
-  return {-world.max(-left.device), -world.max(-left.host)};
+TimedStep timed_step(const FitSearch& search, const FitRow& row) {
+  const int64_t all = row.config.train.accumulate_grad_batches;
+  TimedStep step{ChosenSettings::of(row.config), ChoiceTiming::micro_batches(all, row.time.total()), row.text, row.time.total(), 1};
+  if (step.micro_batches == all) return step;
+  step.estimate = search.seconds_of(row, step.micro_batches);
+  step.scale = row.time.total() / step.estimate;
+  return step;
 }
 
 }  // namespace blipft

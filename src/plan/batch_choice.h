@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "blipft/comm.h"
-#include "blipft/device.h"
 #include "plan/choice_timing.h"
 #include "plan/fit_search.h"
 
@@ -22,11 +20,7 @@ struct ChosenSettings {
   static ChosenSettings of(const Config& config);
   /// Of `values`, as config_values() gives them; without batch_size where one is missing.
   static ChosenSettings of(const std::vector<std::pair<std::string, std::string>>& values);
-  /// Of text(). Throws Error on another text.
-  static ChosenSettings of(const std::string& text);
   void apply(Config& config) const;
-  /// "16 1 none step optimizer,activations"
-  std::string text() const;
   /// "16 samples x 1 micro-batch, act_ckpt full, reshard step"
   std::string description() const;
   bool operator==(const ChosenSettings&) const = default;
@@ -81,11 +75,14 @@ std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, cons
 /// costs a choice that needs the host; "" where that is little.
 std::string faster_text(const FitSearch& search, const Config& asked, const FitRow& chosen, int64_t ranks, int64_t host_bytes);
 
-/// Bytes that a rank may plan for: what is free on its GPU, and what its process has there already; on CPUs half of what its
-/// machine has left for it. The least of all ranks; called by all.
-struct MemoryLeft {
-  int64_t device = 0, host = 0;
+/// What is timed: steps of a candidate.
+struct TimedStep {
+  ChosenSettings settings;
+  int64_t micro_batches = 1;               ///< of a step's that are run
+  TextShape text;                          ///< of each
+  double estimate = 0;                     ///< seconds of so many
+  double scale = 1;                        ///< times their seconds are those of a whole step
 };
-MemoryLeft memory_left(const World& world, const Device& device, int64_t context_bytes);
+TimedStep timed_step(const FitSearch& search, const FitRow& row);
 
 }  // namespace blipft

@@ -87,7 +87,6 @@ struct FitSearch::Candidate {
   std::vector<TextShape> shapes;
   TextShape mean;
   StepTime time;
-  std::unique_ptr<Model> model() const { return make_model(config); }
   /// With few micro-batches: the same memory but for their data, sooner.
   Config short_step() const {
     Config other = config;
@@ -164,7 +163,7 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
 // False where the model does not take such settings: nothing to offload, no frozen layer to quantise.
 bool FitSearch::estimate(Candidate& candidate) const {
   try {
-    const std::unique_ptr<Model> model = candidate.model();
+    const std::unique_ptr<Model> model = model_.make(candidate.config);
     candidate.time =
         estimate_step_time(candidate.config, *model, candidate.ranks, holds(candidate.config), candidate.mean, rates_);
     return true;
@@ -181,8 +180,8 @@ void FitSearch::find_shapes(Candidate& candidate) const {
 // A short step of a candidate, recorded once: a bound without places first, then places where that does not rule it out.
 class FitSearch::ShortPlan {
  public:
-  explicit ShortPlan(const Candidate& candidate)
-      : candidate_(candidate), config_(candidate.short_step()), model_(candidate.model()),
+  ShortPlan(const RunModel& model, const Candidate& candidate)
+      : candidate_(candidate), config_(candidate.short_step()), model_(model.make(candidate.config)),
         plan_(record_plan(config_, *model_, candidate.ranks, holds(config_), {candidate.shapes.back()})) {}
   /// Device bytes that it cannot do without, gaps between tensors left out.
   int64_t least() const { return plan_.arena->peak_live_bytes() + besides(); }
@@ -205,7 +204,7 @@ class FitSearch::ShortPlan {
 
 // As --plan and a run with these settings plan it.
 FitRow FitSearch::planned(const Candidate& candidate) const {
-  const std::unique_ptr<Model> model = candidate.model();
+  const std::unique_ptr<Model> model = model_.make(candidate.config);
   const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes, nullptr,
                                       texts_.evaluation());
   return {.config = candidate.config, .ranks = candidate.ranks, .overrides = fit_overrides(asked_, candidate.config),
@@ -218,7 +217,7 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
 std::optional<FitRow> FitSearch::fitting(Candidate& candidate, int64_t limit) const {
   find_shapes(candidate);
   {
-    ShortPlan plan(candidate);
+    ShortPlan plan(model_, candidate);
     if (plan.least() > limit || plan.placed() > limit) return std::nullopt;
   }
   FitRow row = planned(candidate);
@@ -254,7 +253,7 @@ FitRow FitSearch::row_of(const Config& config, int64_t ranks) const {
   candidate.mean = texts_.mean(config, ranks);
   candidate.ranks = group_sizes(config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
   find_shapes(candidate);
-  const std::unique_ptr<Model> model = candidate.model();
+  const std::unique_ptr<Model> model = model_.make(candidate.config);
   candidate.time = estimate_step_time(config, *model, candidate.ranks, holds(config), candidate.mean, rates_);
   return planned(candidate);
 }
@@ -265,7 +264,7 @@ std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
   const Candidate* found = nullptr;
   for (Candidate& candidate : all) {
     find_shapes(candidate);
-    if (const int64_t about = ShortPlan(candidate).about(); about < least) least = about, found = &candidate;
+    if (const int64_t about = ShortPlan(model_, candidate).about(); about < least) least = about, found = &candidate;
   }
   return found ? std::optional(planned(*found)) : std::nullopt;
 }
@@ -273,7 +272,7 @@ std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
 double FitSearch::seconds_of(const FitRow& row, int64_t micro_batches) const {
   Config config = row.config;
   config.train.accumulate_grad_batches = micro_batches;
-  const std::unique_ptr<Model> model = make_model(config);
+  const std::unique_ptr<Model> model = model_.make(config);
   return estimate_step_time(config, *model, row.ranks, holds(config), row.text, rates_).total();
 }
 
@@ -332,7 +331,7 @@ std::optional<FitRow> FitSearch::with_open_act_ckpt(const FitRow& chosen, int64_
   Config open = asked_;
   if (chosen.host_bytes == 0 || open.places.erase("train.act_ckpt") == 0) return std::nullopt;
   open.train.act_ckpt = kActCkpt.front();
-  const FitResult found = FitSearch(open, node_ranks_, gpu_bytes_, texts_, rates_).choose(ranks, 1, host_bytes);
+  const FitResult found = FitSearch(open, node_ranks_, gpu_bytes_, texts_, model_, rates_).choose(ranks, 1, host_bytes);
   if (found.rows.empty() || close(found.rows.front(), chosen)) return std::nullopt;
   return found.rows.front();
 }

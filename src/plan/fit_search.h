@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/settings.h"
 #include "plan/planned_texts.h"
 #include "plan/step_time.h"
 
@@ -37,10 +38,10 @@ struct FitDealing {
 
 class FitSearch {
  public:
-  /// `texts` must be those of `asked`. `node_ranks` as for --plan; 0: all ranks are on one machine.
-  FitSearch(const Config& asked, int64_t node_ranks, int64_t gpu_bytes, const PlannedTexts& texts,
+  /// `texts` and `model` must be those of `asked`. `node_ranks` as for --plan; 0: all ranks are on one machine.
+  FitSearch(const Config& asked, int64_t node_ranks, int64_t gpu_bytes, const PlannedTexts& texts, RunModel model,
             const MachineRates& rates = h200_rates())
-      : asked_(asked), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), rates_(rates) {}
+      : asked_(asked), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), model_(std::move(model)), rates_(rates) {}
 
   /// Varies `base`, which is the config asked for with a few keys changed, on `ranks` ranks. `most`: rows at most.
   FitResult search(const Config& base, int64_t ranks, size_t most) const;
@@ -79,6 +80,7 @@ class FitSearch {
   const Config& asked_;
   int64_t node_ranks_, gpu_bytes_;
   const PlannedTexts& texts_;
+  const RunModel model_;
   const MachineRates& rates_;
 };
 

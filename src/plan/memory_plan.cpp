@@ -244,15 +244,14 @@ std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& p
   return engine;
 }
 
-int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
+int64_t largest_batch(const Config& config, Model& model, const GroupSizes& ranks,
                       int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most, const EvaluationWork* evaluation) {
-  const std::unique_ptr<Model> model = make_model(config.model.path, settings);
   const auto fits = [&](int64_t batch) {
     Config other = config;
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
     other.train.total_batch_size = 0;
-    return least_planned_bytes({.config = other, .model = *model, .ranks = ranks, .text_shapes = text_shapes(other),
+    return least_planned_bytes({.config = other, .model = model, .ranks = ranks, .text_shapes = text_shapes(other),
                                 .policy = nullptr, .evaluation = evaluation, .gpu = true}) <= device_bytes;
   };
   if (!fits(1)) return 0;

@@ -61,7 +61,7 @@ using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>
 
 /// The largest train.batch_size up to `most` that was found to fit `device_bytes`, to a 64th; 0 when not even 1 does. Texts
 /// of larger steps need more in general, not always.
-int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
+int64_t largest_batch(const Config& config, Model& model, const GroupSizes& ranks,
                       int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most,
                       const EvaluationWork* evaluation = nullptr);
 

@@ -41,9 +41,9 @@ void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inp
 }
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data,
-                           const ValidationPrompts* prompts)
+                           const ValidationPrompts* prompts, bool captions)
     : data_(data.surveyed() ? &data : nullptr), has_source_(inputs.has_source()) {
-  if (!data_) look_at_captions(config, inputs, *data.training.dataset, *data.tokenizer);
+  if (!data_ && captions) look_at_captions(config, inputs, *data.training.dataset, *data.tokenizer);
   if (prompts) evaluation_ = prompts->work(config);
 }
 

@@ -17,8 +17,9 @@ class PlannedTexts {
   /// Where the data or the tokenizer is not there yet, texts are assumed. Throws UserError as a run of `config` would where
   /// they are there and something is wrong with them.
   PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
-  /// Of data that is open, and outlives this.
-  PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data, const ValidationPrompts* prompts);
+  /// Of data that is open, and outlives this. `captions`: some of the texts of pictures are looked at, for the time of a step.
+  PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data, const ValidationPrompts* prompts,
+               bool captions);
   /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
   /// not one step of so many samples.
   std::vector<TextShape> shapes(const Config& config, int64_t world) const;

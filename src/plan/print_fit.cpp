@@ -106,10 +106,11 @@ bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gp
   if (chooses) config = before_choice(config, world);
   check_resume_folder(config);
   const int64_t gpu = static_cast<int64_t>(gpu_gib * (int64_t{1} << 30));
-  const std::unique_ptr<Model> model = make_model(config);
+  const RunModel models(config);
+  const std::unique_ptr<Model> model = models.make(config);
   check_adapters(config, model->units());
   const PlannedTexts texts(config, model->inputs(), world);
-  const FitSearch search(asked, node_ranks, gpu, texts);
+  const FitSearch search(asked, node_ranks, gpu, texts, models);
   const std::string cut = chooses ? concat("train.batch_size auto") :
       concat(config.train.batch_size, " x ", config.train.accumulate_grad_batches);
   std::printf("%s\n%ssamples a step: %lld (%s on each of %lld rank(s))\n%s\n", model->description().c_str(),

@@ -15,7 +15,6 @@
 #include "plan/planned_texts.h"
 #include "plan/step_time.h"
 #include "weights/adapter_files.h"
-#include "weights/own_head.h"
 
 namespace blipft {
 
@@ -55,12 +54,13 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   BLIPFT_USER_CHECK(config.train.matmul != MatmulType::fp8 || planned.rates.fp8 > 0, place_of(config, "train.matmul"),
                     ": train.matmul: found fp8, but a ", planned.rates.name,
                     " has no products in fp8: GPUs of compute capability 8.9 and later have; remove it");
-  std::unique_ptr<Model> model = make_model(config);
+  const RunModel models(config);
+  std::unique_ptr<Model> model = models.make(config);
   check_adapters(config, model->units());
   const PlannedTexts texts(config, model->inputs(), world.all());
   if (chooses) {
-    config = print_choice(FitSearch(asked, node_ranks, gpu, texts, planned.rates), world.all(), gpu);
-    model = make_model(config);
+    config = print_choice(FitSearch(asked, node_ranks, gpu, texts, models, planned.rates), world.all(), gpu);
+    model = models.make(config);
   }
   const auto shapes_of = [&](const Config& other) { return texts.shapes(other, world.all()); };
   const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config), nullptr, texts.evaluation());
@@ -85,8 +85,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());
   const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: not known
   const int64_t most = samples > 0 ? std::min(samples, kMostSamplesAtOnce) : kMostSamplesAtOnce;
-  const int64_t largest = largest_batch(config, with_own_head(model_settings(config), config), world, gpu, shapes_of, most,
-                                        texts.evaluation());
+  const int64_t largest = largest_batch(config, *model, world, gpu, shapes_of, most, texts.evaluation());
   if (largest > 0)
     std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),
                 largest == samples ? ", all samples of an epoch" : "");

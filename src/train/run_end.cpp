@@ -101,7 +101,7 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   print_memory(r.world, observers.trace);
   faults.before_saving(end.steps, observers.all);
   const SavedFolders saved = save(r, results);
-  if (!saved.empty()) observers.trace.scratch_memory(end.steps - 1, "saving", r.memory.saving_bytes);
+  if (!saved.empty()) observers.trace.scratch_memory(end.steps - 1, "saving", r.plan.memory.saving_bytes);
   observers.all.end(event(end.reason()));  // at once: a model without this row is one of a killed run
   observers.trace.close();
   const auto lost = static_cast<int64_t>(r.world.sum(observers.trace.failure().empty() ? 0.0 : 1.0));

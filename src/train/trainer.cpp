@@ -18,8 +18,8 @@ CheckpointParts checkpoint_parts(const TrainingResources& r, const BestValidatio
   parts.replica = r.engine->store.shards() == 1 ? r.world.rank() : r.groups->shard_group();
   for (const Fact& fact : r.run.inputs) parts.run[fact.name] = fact.value;
   parts.run[kRunId] = r.run.id;
-  if (!r.settings.choice.empty()) parts.run["choice"] = r.settings.choice;
-  if (!r.settings.choice_timings.empty()) parts.run[kChoiceTimings] = r.settings.choice_timings;
+  if (!r.plan.choice.reason.empty()) parts.run["choice"] = r.plan.choice.reason;
+  if (!r.plan.choice.timings.empty()) parts.run[kChoiceTimings] = r.plan.choice.timings;
   if (r.loaders.validation) parts.run.merge(best.facts());
   if (r.backend.on_gpu()) parts.gemm_table = r.backend.gemm_table;
   return parts;

@@ -17,7 +17,7 @@ namespace {
 class TrainingRun {
  public:
   TrainingRun(const Config& config, const World& world, Watchdog& watchdog)
-      : resources_(config, world), faults_(resources_.settings.config, world, watchdog) {}
+      : resources_(config, world), faults_(resources_.plan.config, world, watchdog) {}
 
   /// Returns true if the run was asked to stop before its last step.
   bool run();
@@ -60,7 +60,7 @@ TraceParts trace_parts(const TrainingResources& r, int64_t start_ns, int64_t par
           .groups = r.groups.get(),
           .model = r.model.get(),
           .arena = r.arena.get(),
-          .plan = &r.memory,
+          .plan = &r.plan.memory,
           .spans = r.records_spans() ? &r.spans : nullptr,
           .monitor = r.backend.monitor.get(),
           .total_steps = r.total_steps(),
@@ -71,8 +71,8 @@ TraceParts trace_parts(const TrainingResources& r, int64_t start_ns, int64_t par
           .first_step = r.run.first_step,
           .run_id = r.run.id,
           .changed_keys = r.run.changed_keys,
-          .choice = r.settings.choice,
-          .choice_timings = r.settings.choice_timings,
+          .choice = r.plan.choice.reason,
+          .choice_timings = r.plan.choice.timings,
           .training = &r.data.training};
 }
 
@@ -85,7 +85,7 @@ RunRecord::Part record_part(const TrainingResources& r, int64_t part) {
           .first_step = r.run.first_step,
           .total_steps = r.total_steps(),
           .resumed = resumed,
-          .strategy = groups_text(r.memory)};
+          .strategy = groups_text(r.plan.memory)};
 }
 
 // Called last: from here on only the trace and the record can still refuse the run.
@@ -98,7 +98,7 @@ void TrainingRun::start_records() {
   r.world.together([&] {
     faults_.folder_made();
     trace_ = std::make_unique<RunTrace>(trace_parts(r, start_ns, part));
-    if (r.memory.loading_bytes > 0) trace_->scratch_memory(-1, "loading", r.memory.loading_bytes);
+    if (r.plan.memory.loading_bytes > 0) trace_->scratch_memory(-1, "loading", r.plan.memory.loading_bytes);
   });
   r.world.together([&] {                   // once no rank's trace can refuse the run
     if (r.first_rank()) record_ = std::make_unique<RunRecord>(r.config(), record_part(r, part));

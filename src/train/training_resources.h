@@ -15,19 +15,11 @@
 #include "engine/engine.h"
 #include "engine/run_data.h"
 #include "generate/validation_answers.h"
-#include "plan/memory_plan.h"
+#include "plan/training_plan.h"
 #include "train/start/output_folder.h"
 #include "train/start/smoke_folder.h"
 
 namespace blipft {
-
-/// The settings of a run, once all that the run file leaves open is decided.
-struct TrainingSettings {
-  Config config;                           ///< resolved for these ranks
-  GroupSizes groups{1};
-  std::string choice;                      ///< of train.batch_size: auto: what was chosen, and why; empty: the run file says all
-  std::string choice_timings;              ///< see BatchChoice::timings
-};
 
 /// Which run this is, where it writes, and where it resumes.
 struct RunIdentity {
@@ -65,13 +57,13 @@ struct Loaders {
 };
 
 struct TrainingResources {
-  TrainingResources(const Config& config, const World& of) : world(of), settings{config} {}
+  TrainingResources(const Config& config, const World& of) : world(of), plan{.config = config} {}
   TrainingResources(const TrainingResources&) = delete;
   TrainingResources& operator=(const TrainingResources&) = delete;
 
   const World& world;
   StartTimes times;
-  TrainingSettings settings;
+  TrainingPlan plan;                       ///< until it is made, with the config that the run file asks for
   RunIdentity run;
   std::unique_ptr<Model> model;
   RunData data;
@@ -80,14 +72,13 @@ struct TrainingResources {
   std::unique_ptr<CommGroups> groups;
   std::unique_ptr<Optimizer> optimizer;
   SpanRecorder spans;
-  MemoryPlan memory;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Engine> engine;
   WeightSources sources;
   Loaders loaders;
   std::unique_ptr<ValidationAnswers> answers;  ///< null: validations generate nothing
 
-  const Config& config() const { return settings.config; }
+  const Config& config() const { return plan.config; }
   bool first_rank() const { return world.rank() == 0; }
   bool records_spans() const { return config().trace.enabled && config().trace.spans != SpanTracing::none; }
   int64_t total_steps() const { return loaders.training->total_steps(); }

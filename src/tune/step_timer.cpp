@@ -197,39 +197,15 @@ CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const 
   }
 }
 
-TimedStep from_rank_0(const World& world, TimedStep step) {
-  step.settings = ChosenSettings::of(world.from_rank(0, step.settings.text()));
-  world.broadcast(&step.micro_batches, sizeof step.micro_batches, 0);
-  world.broadcast(&step.text, sizeof step.text, 0);
-  world.broadcast(&step.estimate, sizeof step.estimate, 0);
-  world.broadcast(&step.scale, sizeof step.scale, 0);
-  return step;
-}
-
 }  // namespace
 
-TimedStep timed_step(const FitSearch& search, const FitRow& row) {
-  const int64_t all = row.config.train.accumulate_grad_batches;
-  TimedStep step{ChosenSettings::of(row.config), ChoiceTiming::micro_batches(all, row.time.total()), row.text, row.time.total(), 1};
-  if (step.micro_batches == all) return step;
-  step.estimate = search.seconds_of(row, step.micro_batches);
-  step.scale = row.time.total() / step.estimate;
-  return step;
-}
-
 std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps) {
-  const World& world = *parts.world;
   const auto passed = clock_of(parts);
-  int64_t count = static_cast<int64_t>(steps.size());
-  world.broadcast(&count, sizeof count, 0);
-  std::vector<TimedStep> all = steps;
-  all.resize(static_cast<size_t>(count), {{1, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {}}});
-  for (TimedStep& step : all) step = from_rank_0(world, step);
   // Where the steps of two do not fit, nothing can be compared.
-  if (count > 1 && kFewestSteps * (all[0].estimate + all[1].estimate) > ChoiceTiming::kSeconds)
-    return std::vector<CandidateTime>(all.size(), {0, "steps take too long"});
+  if (steps.size() > 1 && kFewestSteps * (steps[0].estimate + steps[1].estimate) > ChoiceTiming::kSeconds)
+    return std::vector<CandidateTime>(steps.size(), {0, "steps take too long"});
   return ChoiceTiming::run(
-      all.size(), passed, [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, asked, all[i], allowance); });
+      steps.size(), passed, [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, asked, steps[i], allowance); });
 }
 
 }  // namespace blipft

@@ -32,18 +32,8 @@ struct StepTimerParts {
   };
 };
 
-/// What is timed.
-struct TimedStep {
-  ChosenSettings settings;
-  int64_t micro_batches = 1;               ///< of a step's that are run
-  TextShape text;                          ///< of each
-  double estimate = 0;                     ///< seconds of so many
-  double scale = 1;                        ///< times their seconds are those of a whole step
-};
-TimedStep timed_step(const FitSearch& search, const FitRow& row);
-
-/// Times the candidates that rank 0 gives, by the rules of ChoiceTiming. Called by all ranks, which get the same. A candidate
-/// whose memory does not suffice on some rank, or that cannot be set up there, fails on all. What goes wrong on one of several
+/// Times candidates by the rules of ChoiceTiming. Called by all ranks with the same, which get the same times. A candidate whose
+/// memory does not suffice on some rank, or that cannot be set up there, fails on all. What goes wrong on one of several
 /// ranks in a step is thrown there, and ends all of them, as it would in the run.
 std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps);
 

@@ -47,11 +47,6 @@ bool has_own_head(const std::string& model_directory) {
   }
 }
 
-ModelSettings with_own_head(ModelSettings settings, const Config& config) {
-  settings.untied_head = config.model.init == InitialWeights::pretrained && has_own_head(config.model.path);
-  return settings;
-}
-
 bool has_head(const Units& units, const std::string& model_directory) {
   const std::vector<TieRule::Names>& weights = family_of(model_directory).tie.weights;
   for (const Unit* unit : units)

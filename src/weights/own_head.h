@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "blipft/config.h"
 #include "blipft/model.h"
 #include "weights/stored_tensors.h"
 
@@ -14,8 +13,6 @@ bool says_tied(const std::string& model_directory);
 /// True if it does, and the checkpoint has both tensors, with other numbers. transformers then ties nothing,
 /// and so does this program. Reads the two where both are there; what cannot be read counts as tied, loading tells of it.
 bool has_own_head(const std::string& model_directory);
-/// The settings that a run's model is made with: those of the run file, and what the checkpoint says of the head.
-ModelSettings with_own_head(ModelSettings settings, const Config& config);
 /// True if a parameter of these units is a head of the model's family.
 bool has_head(const Units& units, const std::string& model_directory);
 

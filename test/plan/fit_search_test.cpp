@@ -129,7 +129,7 @@ TEST_SUITE("fit search") {
         double fastest = 1e9;
         for (const Tried& one : tried)
           if (one.bytes <= gpu) fastest = std::min(fastest, one.seconds);
-        const FitResult found = FitSearch(asked, 0, gpu, texts).search(asked, ranks, 6);
+        const FitResult found = FitSearch(asked, 0, gpu, texts, RunModel(asked)).search(asked, ranks, 6);
         CHECK(found.candidates == static_cast<int64_t>(tried.size()));
         CHECK(!found.nearest);
         REQUIRE(!found.rows.empty());
@@ -145,7 +145,7 @@ TEST_SUITE("fit search") {
           CHECK(row.device_bytes < found.rows[i - 1].device_bytes);
         }
       }
-      const FitResult none = FitSearch(asked, 0, least->bytes - 1, texts).search(asked, ranks, 6);
+      const FitResult none = FitSearch(asked, 0, least->bytes - 1, texts, RunModel(asked)).search(asked, ranks, 6);
       CHECK(none.rows.empty());
       REQUIRE(none.nearest);
       // Found by a bound that leaves out the gaps between tensors.
@@ -184,7 +184,7 @@ TEST_SUITE("fit search") {
       for (const int64_t bytes : {all, 2 * on_device, on_device + on_device / 8, on_device, (on_device + in_host) / 2, in_host}) {
         CAPTURE(bytes);
         const int64_t gpu = (bytes * 100 + 98) / 99;  // with the margin that a choice leaves
-        const FitResult found = FitSearch(asked, 0, gpu, texts).choose(ranks, 2);
+        const FitResult found = FitSearch(asked, 0, gpu, texts, RunModel(asked)).choose(ranks, 2);
         const bool offloads = bytes < on_device;
         REQUIRE(!found.rows.empty());
         const FitRow& row = found.rows.front();
@@ -194,13 +194,13 @@ TEST_SUITE("fit search") {
         CHECK(samples_of_a_step(row.config, ranks) == 64 * ranks);
         CHECK(to_yaml(resolve_for_ranks(row.config, ranks)) == to_yaml(row.config));
         if (found.rows.size() > 1) CHECK(found.rows[1].time.total() >= row.time.total());
-        chosen.insert(ChosenSettings::of(row.config).text());
+        chosen.insert(ChosenSettings::of(row.config).description());
       }
       CHECK(chosen.size() >= 3);           // less memory, another choice
-      const FitResult none = FitSearch(asked, 0, in_host, texts).choose(ranks, 2);
+      const FitResult none = FitSearch(asked, 0, in_host, texts, RunModel(asked)).choose(ranks, 2);
       CHECK(none.rows.empty());
       CHECK(none.nearest);
-      CHECK_THROWS_WITH_AS(choose_batch(FitSearch(asked, 0, in_host, texts), asked, ranks, in_host, 0, {}),
+      CHECK_THROWS_WITH_AS(choose_batch(FitSearch(asked, 0, in_host, texts, RunModel(asked)), asked, ranks, in_host, 0, {}),
                            doctest::Contains("is auto, and no settings that the run file leaves open fit"), UserError);
     }
   }
@@ -213,7 +213,7 @@ TEST_SUITE("fit search") {
       std::ofstream(file) << begin << lines;
       const Config asked = load_config(file, {});
       const PlannedTexts texts(before_choice(asked, ranks), make_model(asked)->inputs(), ranks);
-      const FitSearch search(asked, 0, gpu, texts);
+      const FitSearch search(asked, 0, gpu, texts, RunModel(asked));
       return choose_batch(search, asked, ranks, gpu, 0, {kept, ""});
     };
     const int64_t all = int64_t{1} << 40;
@@ -232,7 +232,6 @@ TEST_SUITE("fit search") {
 
     const std::string lines = "train: {total_batch_size: 64}\n";
     const ChosenSettings kept{4, 4, LayerCheckpointing::full, ReshardPolicy::automatic, {}};
-    CHECK(ChosenSettings::of(kept.text()) == kept);
     CHECK(ChosenSettings::of(config_values(choice(lines, all, kept).config)) == kept);
     CHECK(choice(lines, all, kept).reason.find("as chosen when the run began") != std::string::npos);
     // One that does not fit any more, or that keys now forbid, is not kept.
@@ -240,7 +239,7 @@ TEST_SUITE("fit search") {
     const BatchChoice first = choice(lines, all, {}, 1);
     REQUIRE(ChosenSettings::of(first.config) == whole);
     const PlannedTexts texts(first.config, make_model(first.config)->inputs(), 1);
-    const int64_t tight = FitSearch(first.config, 0, all, texts).row_of(first.config, 1).device_bytes - 1;
+    const int64_t tight = FitSearch(first.config, 0, all, texts, RunModel(first.config)).row_of(first.config, 1).device_bytes - 1;
     const BatchChoice anew = choice(lines, tight, whole, 1);
     CHECK(anew.reason.find("; chosen anew, since the 64 samples x 1 micro-batch that the run began with take") !=
           std::string::npos);
@@ -260,7 +259,7 @@ TEST_SUITE("fit search") {
       const Config asked = load_config(file, {});
       const PlannedTexts texts(before_choice(asked, 1), make_model(asked)->inputs(), 1);
       const int64_t gpu = gib << 30;
-      return choose_batch(FitSearch(asked, 0, gpu, texts), asked, 1, gpu, 0, {}).reason;
+      return choose_batch(FitSearch(asked, 0, gpu, texts, RunModel(asked)), asked, 1, gpu, 0, {}).reason;
     };
     const std::string costs = concat("; without train.act_ckpt in ", file, ":3: 32 x 1, act_ckpt full, 0.2");
     CHECK(reason(", act_ckpt: none", 10).find(costs) != std::string::npos);
@@ -283,7 +282,7 @@ TEST_SUITE("fit search") {
       const Config resolved = resolve_for_ranks(asked, 4);
       const PlannedTexts texts(chooses_batch_size(asked) ? before_choice(resolved, 4) : resolved,
                                make_model(asked)->inputs(), 4);
-      const FitResult found = FitSearch(asked, 0, int64_t{1} << 40, texts).search(asked, 4, 6);
+      const FitResult found = FitSearch(asked, 0, int64_t{1} << 40, texts, RunModel(asked)).search(asked, 4, 6);
       REQUIRE(found.rows.size() >= 1);
       for (const FitRow& row : found.rows) {
         CAPTURE(row.overrides);
@@ -299,7 +298,7 @@ TEST_SUITE("fit search") {
     asked.train.optim = "sgd";
     asked.train.precision = Precision::bf16_true;
     const PlannedTexts texts(asked, make_model(asked)->inputs(), 1);
-    const FitSearch search(asked, 0, int64_t{1} << 40, texts);
+    const FitSearch search(asked, 0, int64_t{1} << 40, texts, RunModel(asked));
     const FitResult found = search.search(asked, 1, 100);
     // No states to offload: parameters or not; with checkpointing also activations or not.
     CHECK(found.candidates == 7 * (2 + 4 + 4));

@@ -69,7 +69,7 @@ void print_data(const TrainingResources& r, const Progress::Run& run) {
   std::printf("data       %s\n", data_text(config, r.data, run).c_str());
   if (r.data.surveyed())
     std::printf("texts      %s; %s\n", survey_text(config, *r.data.training.texts).c_str(),
-                text_shapes_text(r.memory.text_shapes).c_str());
+                text_shapes_text(r.plan.memory.text_shapes).c_str());
   if (r.data.validates()) std::printf("validation %s\n", validation_text(config, r.data).c_str());
 }
 
@@ -122,12 +122,12 @@ void print_run_header(const TrainingResources& resources, const Progress::Run& r
   const TrainingResources& r = resources;
   const Device& device = *r.backend.device;
   print_header(r.config(), *r.model,
-               concat(r.world.size(), " rank(s), ", strategy_text(r.memory), ", ", r.groups->groups().all->name()),
+               concat(r.world.size(), " rank(s), ", strategy_text(r.plan.memory), ", ", r.groups->groups().all->name()),
                concat(device.name(), device.code().empty() ? "" : ", ", device.code()), r.times.text(),
-               batch_text(r.config(), r.settings.choice, r.world.size()), header_table(r.memory, r.backend.on_gpu()));
+               batch_text(r.config(), r.plan.choice.reason, r.world.size()), header_table(r.plan.memory, r.backend.on_gpu()));
   print_data(r, run);
   print_checkpoints(r);
-  for (const std::string& text : {decoding_text(r.memory), fp8_text(r.memory, *r.model)})
+  for (const std::string& text : {decoding_text(r.plan.memory), fp8_text(r.plan.memory, *r.model)})
     if (!text.empty()) std::printf("%s\n", text.c_str());
   warn_of_settings(r, observer);
   print_notes(r);

@@ -13,6 +13,7 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
+#include "plan/training_plan.h"
 #include "train/observers/run_trace.h"
 #include "train/start/ended_run.h"
 #include "train/start/start_parts.h"
@@ -28,6 +29,21 @@ constexpr size_t kMaxPreparedShapes = 8;
 constexpr int64_t kMaxSurveyedSamples = 512;
 // For tests: candidates that estimates do not tell apart are timed on CPUs too.
 constexpr const char* kTimesOnCpu = "BLIPFT_TIME_CHOICE_ON_CPU";
+// On CPUs texts, weights that are being read and the system's caches want room too.
+constexpr double kShareOfHost = 0.5;
+
+// Returns the bytes that a rank may plan for: what is free on its GPU, and what its process has there already; on CPUs a share
+// of what its machine has left for it. The least of all ranks; called by all.
+MemoryLeft memory_left(const World& world, const Device& device, int64_t context_bytes) {
+  const int64_t ranks = world.local_size();
+  const auto host = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_host_memory() / ranks));
+  MemoryLeft left{host, host};
+  if (device.kind() == DeviceKind::cuda) {
+    const int64_t sharing = (ranks + cuda_device_count() - 1) / std::max(1, cuda_device_count());  // ranks of one GPU
+    left.device = (device.memory().free + context_bytes * sharing) / sharing;
+  }
+  return {-world.max(-left.device), -world.max(-left.host)};
+}
 
 // The recorder of kernels that trace.kernels asks for; null if it asks for none.
 std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
@@ -48,7 +64,7 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
 class TrainingStart::Parts {
  public:
   Parts(TrainingResources& resources, RunFaults& faults)
-      : r_(resources), faults_(faults), config_(resources.settings.config), world_(resources.world),
+      : r_(resources), faults_(faults), config_(resources.plan.config), world_(resources.world),
         parts_(resources.world, resources.times) {}
 
   bool run() {
@@ -69,19 +85,21 @@ class TrainingStart::Parts {
         {"model", local, {}, [this] { open_model(); }, "model"},
         {"open data", beside, {"model"}, [this] { open_data(); }, "data"},
         {"device", local, {"model"}, [this] { make_backend(); }, "device"},
-        {"free memory", collective, {"open data", "device"}, [this] { available_bytes_ = least_free_memory(); }},
+        {"facts", collective, {"open data", "device"}, [this] { gather_facts(); }},
+        {"make plan", beside, {"facts"}, [this] { plan_ = plan_training(asked_, facts_); }, "plan"},
     };
     const auto add = [&](StartPart part) { parts.push_back(std::move(part)); };
-    if (config_before_choice_) {
-      add({"choice", collective, {"free memory"}, [this] { choose_settings(); }, "choice"});
-      add({"timing", collective, {"choice"}, [this] { time_choice(); }, "timing"});
+    const StartPart communication{"communication", collective, {chooses() ? "facts" : "data"}, [this] { connect(); }, "communication"};
+    if (chooses()) {
+      add(communication);
+      add({"choice", local, {"make plan"}, {}, "choice"});
+      add({"timing", collective, {"choice", "communication"}, [this] { settle_choice(); }, "timing"});
     }
-    add({"loaders", local, {config_before_choice_ ? "timing" : "free memory"}, [this] { start_loaders(); }});
+    add({"loaders", local, {chooses() ? "timing" : "facts"}, [this] { start_loaders(); }});
     add({"look ahead", beside, {"loaders"}, [this] { look_ahead(); }, "looking_ahead", [this] { return looks_ahead(); }});
     add({"data", collective, {"loaders"}, [this] { check_data(); }, "data"});
-    add({"plan memory", beside, {"data"}, [this] { plan_run(); }, "plan"});
-    add({"communication", collective, {"data"}, [this] { connect(); }, "communication"});
-    add({"plan", local, {"plan memory"}, {}, "plan"});
+    if (!chooses()) add(communication);
+    add({"plan", local, {"make plan"}, [this] { take_plan(); }, "plan"});
     add({"memory", local, {"plan", "communication"}, [this] { commit_memory(); }, "memory"});
     add({"names and room", collective, {"memory"}, [this] { check_output(); }});
     add({"first values", local, {"names and room"}, [this, random] { init_values(random); }});
@@ -104,14 +122,14 @@ class TrainingStart::Parts {
   void open_model();
   void open_data();
   void make_backend();
-  int64_t least_free_memory() const;
-  void choose_settings();
-  void time_choice();
+  void gather_facts();
+  bool chooses() const { return chooses_batch_size(asked_); }
+  void settle_choice();
+  void take_plan();
   void start_loaders();
   bool looks_ahead() const { return config_.parallel.cuda_graph && !r_.data.surveyed(); }
   void look_ahead() { first_shapes_ = r_.loaders.training->first_text_shapes(kMaxSurveyedSamples); }
   void check_data();
-  void plan_run();
   void connect();
   void commit_memory();
   void expose_memory_to_peers();
@@ -129,13 +147,9 @@ class TrainingStart::Parts {
   RunFaults& faults_;
   Config& config_;                         // of the resources
   const World& world_;
-  std::unique_ptr<Config> config_before_choice_;  // with train.batch_size: auto
-  KeptChoice kept_;                        // what an earlier part of the run chose
-  int64_t node_ranks_ = 0;
-  int64_t available_bytes_ = 0;                  // bytes of the device, before communicators take theirs: the plan counts these
-  MemoryLeft memory_left_;                        // while settings are chosen
-  BatchChoice choice_;                     // on rank 0
-  std::vector<TimedStep> candidates_;      // on rank 0: those that are to be timed
+  Config asked_;                           // resolved for these ranks; train.batch_size may be auto
+  TrainingFacts facts_;
+  TrainingPlan plan_;                      // until the resources take it
   std::vector<TextShape> first_shapes_;    // of this rank's first steps, if steps are captured and texts are not surveyed
   std::vector<TextShape> shapes_;          // whose steps are captured before training
   std::optional<WeightContext> context_;   // made before other threads use the arena
@@ -170,11 +184,11 @@ bool TrainingStart::Parts::claim_folders() {
 }
 
 void TrainingStart::Parts::resolve_config() {
-  node_ranks_ = ranks_of_each_machine(world_);
+  facts_.ranks = world_.size();
+  facts_.node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
-  if (!chooses_batch_size(config_)) return;
-  config_before_choice_ = std::make_unique<Config>(config_);
-  config_ = before_choice(config_, world_.size());
+  asked_ = config_;
+  if (chooses()) config_ = before_choice(asked_, world_.size());
 }
 
 // The checkpoint says where the run begins, and what was chosen if the run file leaves the choice.
@@ -195,15 +209,17 @@ void TrainingStart::Parts::resume() {
   });
   const auto recorded = [&](const char* name) { return run.resume->index.run[name]; };
   if (recorded("ranks") != std::to_string(world_.size())) return;
-  if (config_before_choice_) kept_ = {ChosenSettings::of(run.resume->index.config), recorded(kChoiceTimings)};
-  if (config_.parallel.reshard == ReshardPolicy::automatic && cuts_parameters(config_.parallel.strategy))
-    config_.parallel.reshard = find_choice<ReshardPolicy>(recorded("reshard")).value_or(ReshardPolicy::automatic);
+  if (chooses()) facts_.kept = {ChosenSettings::of(run.resume->index.config), recorded(kChoiceTimings)};
+  else if (config_.parallel.reshard == ReshardPolicy::automatic && cuts_parameters(config_.parallel.strategy))
+    asked_.parallel.reshard = config_.parallel.reshard =
+        find_choice<ReshardPolicy>(recorded("reshard")).value_or(ReshardPolicy::automatic);
 }
 
 void TrainingStart::Parts::open_model() {
-  r_.settings.groups = group_sizes(config_, world_.size(), node_ranks_);
+  r_.plan.groups = group_sizes(config_, world_.size(), facts_.node_ranks);
   check_device(config_, world_);
-  r_.model = make_model(config_);
+  facts_.model = std::make_shared<RunModel>(config_);
+  r_.model = facts_.model->make(config_);
   check_saved_parts(config_);
   if (!r_.run.resume) check_adapters(config_, r_.model->units());  // here already: reading the model takes its time
 }
@@ -212,6 +228,7 @@ void TrainingStart::Parts::open_data() {
   r_.data = open_run_data(config_, r_.model->inputs(), world_.size(),
                           std::max(config_.data.num_workers, cores_of_a_rank(world_)));
   r_.prompts = open_validation_prompts(config_, r_.model->inputs(), r_.data);
+  facts_.texts = std::make_shared<PlannedTexts>(config_, r_.model->inputs(), r_.data, r_.prompts.get(), chooses());
 }
 
 void TrainingStart::Parts::make_backend() {
@@ -230,45 +247,36 @@ void TrainingStart::Parts::make_backend() {
   backend.context_bytes = std::max<int64_t>(0, backend.monitor->process_bytes());
 }
 
-// Returns the least free GPU memory of all ranks in bytes, 0 on CPUs. All ranks decide their settings by it.
-int64_t TrainingStart::Parts::least_free_memory() const {
-  return r_.backend.on_gpu() ? -world_.max(-r_.backend.device->memory().free) : 0;
-}
-
-// The settings that the run file leaves open: rank 0 chooses for all, by the least memory that any rank has. Candidates that
-// estimates do not tell apart are left for time_choice().
-void TrainingStart::Parts::choose_settings() {
+void TrainingStart::Parts::gather_facts() {
   const Device& device = *r_.backend.device;
-  memory_left_ = memory_left(world_, device, r_.backend.context_bytes);
-  const bool times = r_.backend.on_gpu() || std::getenv(kTimesOnCpu);
-  world_.together([&] {
-    if (!r_.first_rank()) return;
-    const PlannedTexts texts(before_choice(*config_before_choice_, world_.size()), r_.model->inputs(), r_.data, r_.prompts.get());
-    const FitSearch search(*config_before_choice_, node_ranks_, memory_left_.device, texts, rates_of(device.name()));
-    choice_ = choose_batch(search, *config_before_choice_, world_.size(), memory_left_.device, memory_left_.host, kept_,
-                           times ? ChoiceTiming::kMost : 2);
-    if (!times) choice_.reason = choice_text_of_cpus(choice_, memory_left_.device);
-    for (size_t i = 0; times && i < choice_.open(); ++i) candidates_.push_back(timed_step(search, choice_.rows[i]));
-  });
+  facts_.device = world_.from_rank(0, device.name());
+  facts_.on_gpu = r_.backend.on_gpu();
+  facts_.free_bytes = facts_.on_gpu ? -world_.max(-device.memory().free) : 0;  // before communicators take theirs
+  facts_.shapes = r_.data.text_shapes;
+  if (!chooses()) return;
+  facts_.times_steps = world_.max(static_cast<int64_t>(facts_.on_gpu || std::getenv(kTimesOnCpu))) > 0;
+  facts_.left = memory_left(world_, device, r_.backend.context_bytes);
 }
 
-void TrainingStart::Parts::time_choice() {
-  if (world_.max(static_cast<int64_t>(candidates_.size())) > 0) {
-    connect();
-    const StepTimerParts timer{&world_, r_.backend.device.get(), r_.groups.get(), r_.settings.groups, available_bytes_,
+// Times what estimates leave open, and goes on with the settings that follow.
+void TrainingStart::Parts::settle_choice() {
+  if (!plan_.decided()) {
+    const StepTimerParts timer{&world_, r_.backend.device.get(), r_.groups.get(), r_.plan.groups, facts_.free_bytes,
                                [this] { return r_.backend.make_ops(config_, false); }};
-    const std::vector<CandidateTime> times = time_candidates(timer, *config_before_choice_, candidates_);
-    if (!times.empty() && r_.first_rank()) choice_ = decided(choice_, times, memory_left_.device);
+    const TimedChoice timed{plan_.choice, time_candidates(timer, asked_, plan_.candidates)};
+    world_.together([&] { plan_ = plan_training(asked_, facts_, &timed); });
   }
-  r_.settings.choice = world_.from_rank(0, choice_.reason);
-  r_.settings.choice_timings = world_.from_rank(0, choice_.timings);
-  ChosenSettings::of(world_.from_rank(0, ChosenSettings::of(choice_.config).text())).apply(config_);
+  config_ = plan_.config;
   compare_facts(world_, config_facts(config_), "the ranks do not agree on train.batch_size: auto");
-  world_.together([&] {
-    r_.model = make_model(config_);        // the settings say what is recomputed
-    r_.settings.groups = group_sizes(config_, world_.size(), node_ranks_);
-    r_.data.text_shapes = text_shapes_of(config_, world_.size(), r_.data);
-  });
+  r_.data.text_shapes = plan_.memory.text_shapes;
+}
+
+// The config stays the object that it is: threads read it, and it says the same.
+void TrainingStart::Parts::take_plan() {
+  r_.plan.groups = plan_.groups;
+  r_.plan.choice = std::move(plan_.choice);
+  r_.plan.memory = std::move(plan_.memory);
+  r_.model = std::move(plan_.model);
 }
 
 // Their threads prepare the first steps beside all that comes before these.
@@ -301,20 +309,14 @@ void TrainingStart::Parts::check_data() {
   r_.sources.contents->begin_data(r_.data);
 }
 
-void TrainingStart::Parts::plan_run() {
-  const PlannedTexts texts(config_, r_.model->inputs(), r_.data, r_.prompts.get());
-  r_.memory = plan_memory(config_, *r_.model, r_.settings.groups, available_bytes_, r_.data.text_shapes, nullptr, texts.evaluation());
-}
-
 void TrainingStart::Parts::connect() {
-  if (r_.groups) return;
-  r_.groups = make_groups(config_, world_, r_.settings.groups, *r_.backend.device);
+  r_.groups = make_groups(config_, world_, r_.plan.groups, *r_.backend.device);
   faults_.watch(*r_.groups);
 }
 
 void TrainingStart::Parts::commit_memory() {
-  r_.arena = std::make_unique<Arena>(*r_.backend.device, *r_.memory.arena);
-  r_.engine = make_engine(r_.memory,
+  r_.arena = std::make_unique<Arena>(*r_.backend.device, *r_.plan.memory.arena);
+  r_.engine = make_engine(r_.plan.memory,
                           {.settings = engine_settings(config_),
                            .model = r_.model.get(),
                            .device = r_.backend.device.get(),
@@ -324,7 +326,7 @@ void TrainingStart::Parts::commit_memory() {
                            .optimizer = r_.optimizer.get(),
                            .spans = r_.records_spans() ? &r_.spans : nullptr,
                            .pixel_statistics = r_.data.pixel_statistics,
-                           .text_shapes = r_.memory.text_shapes,
+                           .text_shapes = r_.plan.memory.text_shapes,
                            .activity = &faults_.activity()},
                           std::max(0, r_.data.tokenizer->pad_id()));
   check_host_memory(config_, world_, r_.arena->host_bytes());
@@ -336,8 +338,8 @@ void TrainingStart::Parts::expose_memory_to_peers() {
 }
 
 void TrainingStart::Parts::make_answers() {
-  if (!r_.memory.decoding) return;
-  const bool gathers = r_.engine->store.shards() > 1 && !r_.memory.decoding->keeps_units;
+  if (!r_.plan.memory.decoding) return;
+  const bool gathers = r_.engine->store.shards() > 1 && !r_.plan.memory.decoding->keeps_units;
   r_.answers = std::make_unique<ValidationAnswers>(ValidationAnswers::Parts{
       .config = &config_,
       .world = &world_,
@@ -357,10 +359,10 @@ void TrainingStart::Parts::check_output() {
 // Returns the shapes to capture: of all steps if all texts were surveyed, else the most frequent of all ranks' first steps. The
 // same on every rank.
 std::vector<TextShape> TrainingStart::Parts::shapes_to_prepare() const {
-  if (r_.data.surveyed()) return r_.memory.text_shapes;
+  if (r_.data.surveyed()) return r_.plan.memory.text_shapes;
   if (!looks_ahead()) return {};
   std::vector<std::pair<double, TextShape>> counted;
-  for (const TextShape& shape : r_.memory.text_shapes) {
+  for (const TextShape& shape : r_.plan.memory.text_shapes) {
     const auto mine = std::count(first_shapes_.begin(), first_shapes_.end(), shape);
     if (const double all = world_.sum(static_cast<double>(mine)); all > 0) counted.push_back({all, shape});
   }
@@ -414,7 +416,7 @@ void TrainingStart::Parts::begin_to_check_weights() {
 
 std::vector<FileToWrite> TrainingStart::Parts::files_to_write() const {
   std::vector<FileToWrite> files = files_to_save(config_, r_.model->units(), r_.engine->store);
-  files.push_back({"trace", RunTrace::bytes(config_, r_.memory, r_.total_steps() - r_.run.first_step,
+  files.push_back({"trace", RunTrace::bytes(config_, r_.plan.memory, r_.total_steps() - r_.run.first_step,
                                             r_.loaders.training->steps_per_epoch()),
                    config_.output.path, config_.trace.on_error == TraceErrorAction::stop});
   files.push_back(checkpoints_to_write(config_, checkpoint_bytes(r_.model->units(), r_.engine->store), r_.run.id));
