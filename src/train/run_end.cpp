@@ -50,7 +50,7 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
                                   .source = config.model.path,
                                   .settings = settings,
                                   .checkpoint = r.sources.checkpoint.get(),
-                                  .adapter_config = adapter_config(config, r.model->units()),
+                                  .adapter_config = adapter_config(config, r.model().units()),
                                   .origin = {r.run.id, steps}}));
     if (r.first_rank() && saved.back() != wanted)
       std::fprintf(stderr, "warning: %s: something that is not a saved model of this run has this name or needs it; it was "
@@ -107,7 +107,7 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   const auto lost = static_cast<int64_t>(r.world.sum(observers.trace.failure().empty() ? 0.0 : 1.0));
   const bool loses = lost > 0 && r.config().trace.on_error == TraceErrorAction::stop;
   faults.stop_watching();
-  r.groups->withdraw();
+  r.backend.groups->withdraw();
   if (r.first_rank()) {
     if (loses) observers.record->end(event("traces that are not whole"));
     observers.record->close();

@@ -15,7 +15,7 @@ CheckpointParts checkpoint_parts(const TrainingResources& r, const BestValidatio
   CheckpointParts parts{.config = &r.config(), .world = &r.world, .times = &r.times, .stop = &stop,
                         .weights = r.weight_context(), .run = r.facts(), .resumed = r.run.resume ? r.run.resume->folder : ""};
   // Without shards every rank holds the same; else the ranks at the same place of each shard group do.
-  parts.replica = r.engine->store.shards() == 1 ? r.world.rank() : r.groups->shard_group();
+  parts.replica = r.engine->store.shards() == 1 ? r.world.rank() : r.backend.groups->shard_group();
   for (const Fact& fact : r.run.inputs) parts.run[fact.name] = fact.value;
   parts.run[kRunId] = r.run.id;
   if (!r.plan.choice.reason.empty()) parts.run["choice"] = r.plan.choice.reason;

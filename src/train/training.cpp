@@ -53,29 +53,6 @@ bool TrainingRun::run() {
   return trainer_->results().end.stopped_by.has_value();
 }
 
-TraceParts trace_parts(const TrainingResources& r, int64_t start_ns, int64_t part) {
-  return {.config = &r.config(),
-          .world = &r.world,
-          .device = r.backend.device.get(),
-          .groups = r.groups.get(),
-          .model = r.model.get(),
-          .arena = r.arena.get(),
-          .plan = &r.plan.memory,
-          .spans = r.records_spans() ? &r.spans : nullptr,
-          .monitor = r.backend.monitor.get(),
-          .total_steps = r.total_steps(),
-          .context_bytes = r.backend.context_bytes,
-          .start_ns = start_ns,
-          .times = &r.times,
-          .part = part,
-          .first_step = r.run.first_step,
-          .run_id = r.run.id,
-          .changed_keys = r.run.changed_keys,
-          .choice = r.plan.choice.reason,
-          .choice_timings = r.plan.choice.timings,
-          .training = &r.data.training};
-}
-
 RunRecord::Part record_part(const TrainingResources& r, int64_t part) {
   const bool resumed = r.run.resume != nullptr;
   return {.run_id = r.run.id,
@@ -97,7 +74,7 @@ void TrainingRun::start_records() {
   const int64_t part = r.run.resume && r.config().trace.enabled ? RunTrace::next_part(r.config(), r.world) : 0;
   r.world.together([&] {
     faults_.folder_made();
-    trace_ = std::make_unique<RunTrace>(trace_parts(r, start_ns, part));
+    trace_ = std::make_unique<RunTrace>(r, start_ns, part);
     if (r.plan.memory.loading_bytes > 0) trace_->scratch_memory(-1, "loading", r.plan.memory.loading_bytes);
   });
   r.world.together([&] {                   // once no rank's trace can refuse the run

@@ -16,7 +16,7 @@ std::unique_ptr<Ops> Backend::make_ops(const Config& config, bool times_products
 }
 
 WeightContext TrainingResources::weight_context() const {
-  return {.units = model->units(),
+  return {.units = model().units(),
           .store = &engine->store,
           .strategy = engine->strategy.get(),
           .device = backend.device.get(),

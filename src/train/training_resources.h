@@ -40,6 +40,9 @@ struct Backend {
   int64_t context_bytes = 0;               ///< of the device, before communicators and the arena
   std::string gemm_table;                  ///< file of the algorithms that were chosen for products, on GPUs
   std::unique_ptr<Ops> ops;
+  std::unique_ptr<CommGroups> groups;
+  std::unique_ptr<Optimizer> optimizer;
+  SpanRecorder spans;
   /// Returns an Ops of the device. `times_products`: it searches for the fastest algorithms.
   std::unique_ptr<Ops> make_ops(const Config& config, bool times_products) const;
   bool on_gpu() const { return device->kind() == DeviceKind::cuda; }
@@ -65,13 +68,9 @@ struct TrainingResources {
   StartTimes times;
   TrainingPlan plan;                       ///< until it is made, with the config that the run file asks for
   RunIdentity run;
-  std::unique_ptr<Model> model;
   RunData data;
   std::shared_ptr<ValidationPrompts> prompts;  ///< null: validations generate nothing
   Backend backend;
-  std::unique_ptr<CommGroups> groups;
-  std::unique_ptr<Optimizer> optimizer;
-  SpanRecorder spans;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Engine> engine;
   WeightSources sources;
@@ -79,6 +78,7 @@ struct TrainingResources {
   std::unique_ptr<ValidationAnswers> answers;  ///< null: validations generate nothing
 
   const Config& config() const { return plan.config; }
+  const Model& model() const { return *plan.model; }
   bool first_rank() const { return world.rank() == 0; }
   bool records_spans() const { return config().trace.enabled && config().trace.spans != SpanTracing::none; }
   int64_t total_steps() const { return loaders.training->total_steps(); }

@@ -49,10 +49,10 @@ void Progress::end_line() {
 }
 
 void Progress::count(const StepResult& result, double seconds) {
-  if (steps_++ == 0) first_loss_ = result.loss;
-  if (steps_ == 2) timed_seconds_ = timed_tokens_ = 0, timed_steps_ = 0;
-  last_loss_ = result.loss;
-  timed_seconds_ += seconds, ++timed_steps_, timed_tokens_ += result.text_tokens;
+  if (steps_++ == 0) losses_.first = result.loss;
+  if (steps_ == 2) timed_ = {};
+  losses_.last = result.loss;
+  timed_.seconds += seconds, ++timed_.steps, timed_.tokens += result.text_tokens;
 }
 
 // "12.3 samples/s  456 tokens/s", of a model of text alone: with pictures tokens are not what takes the time.
@@ -68,12 +68,12 @@ std::string Progress::rates(double samples, double tokens, double seconds, const
 void Progress::step(const StepEvent& event) {
   const auto& [result, epoch, seconds] = event;
   count(result, seconds);
-  if (std::isfinite(result.loss)) epoch_loss_ += result.loss, ++epoch_steps_;
-  const bool early = smooth_seconds_ == 0 || result.step - run_.first_step <= 2;  // the first steps are slow
+  if (std::isfinite(result.loss)) losses_.of_epoch += result.loss, ++losses_.steps_of_epoch;
+  const bool early = smooth_.seconds == 0 || result.step - run_.first_step <= 2;  // the first steps are slow
   const double newest = early ? 1 : 0.2;   // its share
-  smooth_seconds_ += newest * (seconds - smooth_seconds_);
-  smooth_flops_ += newest * (result.flops - smooth_flops_);
-  smooth_tokens_ += newest * (result.text_tokens - smooth_tokens_);
+  smooth_.seconds += newest * (seconds - smooth_.seconds);
+  smooth_.flops += newest * (result.flops - smooth_.flops);
+  smooth_.tokens += newest * (result.text_tokens - smooth_.tokens);
   const bool last_of_epoch = (result.step + 1) % run_.steps_per_epoch == 0;
   const bool last = result.step + 1 == run_.total_steps;
   const Clock::time_point now = Clock::now();
@@ -89,8 +89,8 @@ void Progress::step(const StepEvent& event) {
           "%.2f %s  left %s%s",
           terminal_ ? "\r\033[K" : "", static_cast<long long>(result.step + 1),
           static_cast<long long>(run_.total_steps), static_cast<long long>(epoch), result.loss, result.lr,
-          result.grad_norm, rates(samples, smooth_tokens_, smooth_seconds_, "  ").c_str(), flops_text(smooth_flops_ / smooth_seconds_).c_str(), unit(run_.memory_bytes), unit.name,
-          time_text(smooth_seconds_ * static_cast<double>(run_.total_steps - result.step - 1)).c_str(),
+          result.grad_norm, rates(samples, smooth_.tokens, smooth_.seconds, "  ").c_str(), flops_text(smooth_.flops / smooth_.seconds).c_str(), unit(run_.memory_bytes), unit.name,
+          time_text(smooth_.seconds * static_cast<double>(run_.total_steps - result.step - 1)).c_str(),
           terminal_ ? "" : "\n");
       line_open_ = terminal_;
       std::fflush(stdout);
@@ -101,7 +101,7 @@ void Progress::step(const StepEvent& event) {
       std::fflush(stdout);
     }
   }
-  if (last_of_epoch) epoch_loss_ = 0, epoch_steps_ = 0;
+  if (last_of_epoch) losses_.of_epoch = 0, losses_.steps_of_epoch = 0;
 }
 
 void Progress::validation(const ValidationEvent& event) {
@@ -180,14 +180,14 @@ void Progress::print_totals(double train_seconds, int64_t peak_bytes) {
 }
 
 std::string Progress::mean_rates(const char* between) const {
-  const double samples = static_cast<double>(timed_steps_ * run_.samples_per_step);
-  return rates(samples, timed_tokens_, timed_seconds_ > 0 ? timed_seconds_ : 1, between);
+  const double samples = static_cast<double>(timed_.steps * run_.samples_per_step);
+  return rates(samples, timed_.tokens, timed_.seconds > 0 ? timed_.seconds : 1, between);
 }
 
 std::string Progress::summary(int64_t bytes) const {
   char text[200];
   const MemoryUnit unit(bytes);
-  std::snprintf(text, sizeof text, ", loss %.4f to %.4f, %s, %.2f %s a rank", first_loss_, last_loss_,
+  std::snprintf(text, sizeof text, ", loss %.4f to %.4f, %s, %.2f %s a rank", losses_.first, losses_.last,
                 mean_rates(", ").c_str(), unit(bytes), unit.name);
   return counted(steps_, "step") + " on " + counted(run_.ranks, "rank") + text;
 }

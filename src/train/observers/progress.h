@@ -34,7 +34,7 @@ class Progress final : public TrainingObserver {
   void print_totals(double train_seconds, int64_t peak_bytes);
   /// "5 steps on 4 ranks, loss 5.21 to 4.98, 12.3 samples/s, 410 tokens/s, 1.23 GiB a rank": of the steps so far.
   std::string summary(int64_t bytes) const;
-  double epoch_loss() const { return epoch_loss_ / static_cast<double>(epoch_steps_ ? epoch_steps_ : 1); }
+  double epoch_loss() const { return losses_.of_epoch / static_cast<double>(losses_.steps_of_epoch ? losses_.steps_of_epoch : 1); }
 
  private:
   void end_line();
@@ -48,13 +48,19 @@ class Progress final : public TrainingObserver {
   bool line_open_ = false;
   Clock::time_point printed_{};
   std::set<std::vector<std::string>> printed_memory_;
-  double epoch_loss_ = 0;
-  int64_t epoch_steps_ = 0;
-  double smooth_seconds_ = 0, smooth_flops_ = 0, smooth_tokens_ = 0;
   int64_t steps_ = 0;
-  double first_loss_ = 0, last_loss_ = 0;
-  int64_t timed_steps_ = 0;                // all but the first, which is slow; that where there is no other
-  double timed_seconds_ = 0, timed_tokens_ = 0;
+  struct Losses {
+    double of_epoch = 0;                   // the sum of those that are finite
+    int64_t steps_of_epoch = 0;
+    double first = 0, last = 0;
+  } losses_;
+  struct Smoothed {
+    double seconds = 0, flops = 0, tokens = 0;
+  } smooth_;                               // of a step
+  struct Timed {
+    int64_t steps = 0;
+    double seconds = 0, tokens = 0;
+  } timed_;                                // all steps but the first, which is slow; that where there is no other
 };
 
 /// The header before training. `batch_text`: how a step is cut into micro-batches.

@@ -61,7 +61,7 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
 }
 
 std::unique_ptr<Trace> RunTrace::open() {
-  if (!parts_.config->trace.enabled) return make_null_trace();
+  if (!r_.config().trace.enabled) return make_null_trace();
   try {
     return open_trace(path());
   } catch (const UserError& error) {
@@ -73,32 +73,32 @@ std::unique_ptr<Trace> RunTrace::open() {
 void RunTrace::fail(const std::string& why, bool may_stop) {
   if (!failure_.empty()) return;
   failure_ = why;
-  const bool stop = parts_.config->trace.on_error == TraceErrorAction::stop;
+  const bool stop = r_.config().trace.on_error == TraceErrorAction::stop;
   if (stop && may_stop) throw UserError(concat("the trace cannot be written: ", why, " (trace.on_error is stop)"));
   std::fprintf(stderr, "warning: rank %lld on %s: the trace cannot be written: %s%s\n",
-               static_cast<long long>(parts_.world->rank()), parts_.world->host().c_str(), why.c_str(),
+               static_cast<long long>(r_.world.rank()), r_.world.host().c_str(), why.c_str(),
                may_stop ? "; the training goes on (trace.on_error: warn)" : "");
 }
 
-RunTrace::RunTrace(const TraceParts& parts)
-    : parts_(parts), trace_(open()),
-      samples_(samples_of_a_rank(*parts.config, parts.world->size(), parts.world->rank())), clock_(*parts.device) {
+RunTrace::RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t part)
+    : r_(resources), start_ns_(start_ns), part_(part), trace_(open()),
+      samples_(samples_of_a_rank(r_.config(), r_.world.size(), r_.world.rank())), clock_(*r_.backend.device) {
   std::vector<std::string> units;
-  for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
-  const Fp8Products* fp8 = parts_.plan->engine->fp8.get();
+  for (const Unit* unit : r_.model().units()) units.push_back(unit->name());
+  const Fp8Products* fp8 = r_.plan.memory.engine->fp8.get();
   trace_->set_names(units, SpanRecorder::phase_names(), fp8 ? fp8->names() : std::vector<std::string>{});
-  if (parts_.config->trace.enabled && parts_.config->trace.samples)
-    order_ = make_training_order(*parts_.config, parts_.world->rank(), parts_.world->size(), parts_.training->dataset->size(),
-                                 parts_.training->epoch_samples);
+  if (r_.config().trace.enabled && r_.config().trace.samples)
+    order_ = make_training_order(r_.config(), r_.world.rank(), r_.world.size(), r_.data.training.dataset->size(),
+                                 r_.data.training.epoch_samples);
   note_run();
   note_versions();
   std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
-  for (const PlanEntry& entry : parts_.arena->peak_entries())
+  for (const PlanEntry& entry : r_.arena->peak_entries())
     plan.push_back({entry.name, owner_name(entry.owner), entry.bytes, entry.place == Place::host});
   trace_->add(plan);
   driver_memory(-1);
-  if (parts_.config->trace.enabled)
-    sampler_ = std::make_unique<DeviceSampler>(*parts_.monitor, parts_.config->trace.sample_seconds,
+  if (r_.config().trace.enabled)
+    sampler_ = std::make_unique<DeviceSampler>(*r_.backend.monitor, r_.config().trace.sample_seconds,
                                                [this](const DeviceRecord& record) { sample(record); });
 }
 
@@ -111,31 +111,31 @@ void RunTrace::sample(DeviceRecord record) {
 }
 
 void RunTrace::note_run() {
-  const Config& config = *parts_.config;
-  const World& world = *parts_.world;
-  const Model& model = *parts_.model;
-  const MemoryPlan& plan = *parts_.plan;
+  const Config& config = r_.config();
+  const World& world = r_.world;
+  const Model& model = r_.model();
+  const MemoryPlan& plan = r_.plan.memory;
   const auto number = [&](const char* name, auto value) { trace_->set_attribute(name, static_cast<double>(value)); };
   const auto text = [&](const char* name, const std::string& value) { trace_->set_attribute(name, value); };
   number("rank", world.rank());
   number("world_size", world.size());
-  note_part(*trace_, parts_.part, parts_.first_step);
-  text("run_id", parts_.run_id);
+  note_part(*trace_, part_, r_.run.first_step);
+  text("run_id", r_.run.id);
   text("host", world.host());
-  text("device", parts_.device->name());
-  text("communication", parts_.groups->groups().all->name());
+  text("device", r_.backend.device->name());
+  text("communication", r_.backend.groups->groups().all->name());
   text("model", model.description());
   number("parameters", model.parameter_count());
   number("trainable_parameters", model.trainable_parameter_count());
   text("config", to_yaml(config));
-  if (!parts_.changed_keys.empty()) text("changed_keys", parts_.changed_keys);
-  if (!parts_.choice.empty()) text("choice", parts_.choice);
-  if (!parts_.choice_timings.empty()) text("choice_timings", parts_.choice_timings);
+  if (!r_.run.changed_keys.empty()) text("changed_keys", r_.run.changed_keys);
+  if (!r_.plan.choice.reason.empty()) text("choice", r_.plan.choice.reason);
+  if (!r_.plan.choice.timings.empty()) text("choice_timings", r_.plan.choice.timings);
   text("commit", version_commit());
-  number("start_unix_ns", parts_.start_ns);
-  number("start_seconds", parts_.times->seconds());
-  for (const auto& [name, seconds] : parts_.times->parts()) number(concat("start_", name, "_seconds").c_str(), seconds);
-  for (const auto& [name, seconds] : parts_.times->parts_beside())
+  number("start_unix_ns", start_ns_);
+  number("start_seconds", r_.times.seconds());
+  for (const auto& [name, seconds] : r_.times.parts()) number(concat("start_", name, "_seconds").c_str(), seconds);
+  for (const auto& [name, seconds] : r_.times.parts_beside())
     number(concat("start_beside_", name, "_seconds").c_str(), seconds);
   text("strategy", concat(plan.strategy));
   const bool from_host = plan.engine->store.weights_place() == Place::host;
@@ -143,19 +143,19 @@ void RunTrace::note_run() {
     text("reshard", reshard_name(plan));
     number("prefetch_bytes", plan.sharded.prefetch_bytes);
     text("gathers", from_host ? "from the host"
-                    : parts_.groups->groups().shard->direct_gathers() ? "copies between devices" : "collectives");
-    number("shard_ranks", parts_.plan->ranks.shard);
-    number("gather_group", parts_.groups->shard_group());
-    number("reduce_scatter_group", parts_.groups->shard_group());
-    number("all_reduce_group", parts_.groups->replicate_group());
+                    : r_.backend.groups->groups().shard->direct_gathers() ? "copies between devices" : "collectives");
+    number("shard_ranks", r_.plan.memory.ranks.shard);
+    number("gather_group", r_.backend.groups->shard_group());
+    number("reduce_scatter_group", r_.backend.groups->shard_group());
+    number("all_reduce_group", r_.backend.groups->replicate_group());
   }
   number("flops_per_step", step_flops(engine_settings(config), model, plan.text_shapes.back()));
   number("samples_per_step", samples_);
-  number("total_steps", parts_.total_steps);
-  number("planned_bytes", parts_.arena->total_bytes());
+  number("total_steps", r_.total_steps());
+  number("planned_bytes", r_.arena->total_bytes());
   number("planned_total_bytes", planned_bytes());
-  number("planned_host_bytes", parts_.arena->host_bytes());
-  if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty())
+  number("planned_host_bytes", r_.arena->host_bytes());
+  if (const std::string source = r_.backend.monitor->process_bytes_source(); !source.empty())
     text("driver_memory_source", source);
 }
 
@@ -164,7 +164,7 @@ void RunTrace::note_versions() {
   for (const auto& [name, version] : cuda_versions()) trace_->set_attribute(name, version);
 }
 
-int64_t RunTrace::now_ns() const { return unix_ns() - parts_.start_ns; }
+int64_t RunTrace::now_ns() const { return unix_ns() - start_ns_; }
 
 std::vector<StepSampleRecord> RunTrace::samples_of(int64_t step) const {
   std::vector<StepSampleRecord> records;
@@ -174,23 +174,23 @@ std::vector<StepSampleRecord> RunTrace::samples_of(int64_t step) const {
     const int64_t sample = slots[static_cast<size_t>(i)].sample;
     if (sample < 0) continue;              // an empty place
     records.push_back({step, static_cast<int32_t>(i / batch), static_cast<int32_t>(i % batch),
-                       parts_.training->dataset->number_of(sample)});
+                       r_.data.training.dataset->number_of(sample)});
   }
   return records;
 }
 
 void RunTrace::step(const StepEvent& event) {
   const auto& [result, epoch, seconds] = event;
-  const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
+  const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - start_ns_; };
   std::vector<SpanRecord> spans;
-  if (parts_.spans) {
-    spans = parts_.spans->records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
+  if (r_.records_spans()) {
+    spans = r_.backend.spans.records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
     SpanRecord wait;
     wait.step = result.step;
     wait.phase = static_cast<int32_t>(Doing::data);
     wait.stream = 3;  // host
-    wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
-    wait.end_ns = result.wait_end_ns - parts_.start_ns;
+    wait.begin_ns = result.wait_begin_ns - start_ns_;
+    wait.end_ns = result.wait_end_ns - start_ns_;
     spans.push_back(wait);
   }
   StepRecord record;
@@ -204,9 +204,9 @@ void RunTrace::step(const StepEvent& event) {
   record.begin_ns = time_of(result.begin_ns);
   record.end_ns = time_of(result.end_ns);
   record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
-  const int64_t every = parts_.config->trace.fp8_every;
+  const int64_t every = r_.config().trace.fp8_every;
   if (!result.fp8.empty() && ((every > 0 && result.step % every == 0) || !is_finite(result))) trace_->add(fp8_records(result));
-  record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size).all());
+  record.text_tokens = std::lround(result.text.mean_rows(r_.config().train.batch_size).all());
   if (order_) trace_->add(samples_of(result.step));
   trace_->add(record, spans);
   if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);
@@ -229,29 +229,29 @@ void RunTrace::memory(const MemoryEvent& event) {
 }
 
 void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t bytes) {
-  MemoryUse use = parts_.arena->persistent_use();
+  MemoryUse use = r_.arena->persistent_use();
   use.by_owner[static_cast<size_t>(Owner::workspace)] += bytes;
   note_memory(step, moment, use);
 }
 
 int64_t RunTrace::planned_bytes() const {
-  const bool gpu = parts_.device->kind() == DeviceKind::cuda;
+  const bool gpu = r_.backend.device->kind() == DeviceKind::cuda;
   const auto outside = [&] {
-    return bytes_outside_of_arena(*parts_.config, parts_.plan->ranks, parts_.plan->arena->planned_takes());
+    return bytes_outside_of_arena(r_.config(), r_.plan.memory.ranks, r_.plan.memory.arena->planned_takes());
   };
-  return parts_.arena->total_bytes() + (gpu ? outside() : 0);
+  return r_.arena->total_bytes() + (gpu ? outside() : 0);
 }
 
 void RunTrace::driver_memory(int64_t step) {
   DriverMemoryRecord record;
-  record.total_bytes = parts_.monitor->process_bytes();
+  record.total_bytes = r_.backend.monitor->process_bytes();
   if (record.total_bytes < 0) return;
   measured_bytes_ = std::max(measured_bytes_, record.total_bytes);
   record.step = step;
   record.time_ns = now_ns();
-  record.context_bytes = parts_.context_bytes;
-  record.nccl_bytes = parts_.groups->device_bytes();
-  record.allocated_bytes = parts_.device->memory().process;
+  record.context_bytes = r_.backend.context_bytes;
+  record.nccl_bytes = r_.backend.groups->device_bytes();
+  record.allocated_bytes = r_.backend.device->memory().process;
   record.unplanned_bytes = record.total_bytes - record.context_bytes - record.nccl_bytes - record.allocated_bytes;
   record.planned_bytes = planned_bytes();
   trace_->add(record);
@@ -287,8 +287,8 @@ void RunTrace::evaluation(const EvaluationEvent& event) {
 void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
   for (KernelRecord& record : records) {
     record.step = step;
-    record.begin_ns -= parts_.start_ns;
-    record.end_ns -= parts_.start_ns;
+    record.begin_ns -= start_ns_;
+    record.end_ns -= start_ns_;
   }
   trace_->add(records);
 }

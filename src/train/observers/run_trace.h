@@ -5,57 +5,26 @@
 #include <string>
 #include <vector>
 
-#include "base/start_times.h"
-#include "blipft/arena.h"
-#include "blipft/comm.h"
-#include "blipft/config.h"
-#include "blipft/loading.h"
-#include "blipft/model.h"
-#include "blipft/monitor.h"
 #include "blipft/trace.h"
-#include "engine/step_program.h"
 #include "loading/step_order.h"
-#include "plan/memory_plan.h"
 #include "trace/device_sampler.h"
 #include "trace/trace_clock.h"
 #include "train/observers/training_observer.h"
+#include "train/training_resources.h"
 
 namespace blipft {
 
-/// What a trace tells of; nothing here is owned, and all of it outlives the trace.
-struct TraceParts {
-  const Config* config = nullptr;
-  const World* world = nullptr;
-  Device* device = nullptr;
-  const CommGroups* groups = nullptr;
-  const Model* model = nullptr;
-  const Arena* arena = nullptr;
-  const MemoryPlan* plan = nullptr;
-  const SpanRecorder* spans = nullptr;     ///< optional
-  DeviceMonitor* monitor = nullptr;
-  int64_t total_steps = 0;                 ///< that the run will take
-  int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
-  int64_t start_ns = 0;                    ///< unix_ns() of the run's start, the same on every rank
-  const StartTimes* times = nullptr;       ///< the start's parts so far
-  int64_t part = 0;                        ///< of the run: next_part() where it goes on from a checkpoint
-  int64_t first_step = 0;                  ///< that this part begins with
-  std::string run_id;
-  std::string changed_keys;                ///< that have another value than in the part before; "": none
-  std::string choice = {};                 ///< what was chosen where the run file leaves it to the program, and why
-  std::string choice_timings = {};         ///< what was timed for that
-  const SampleSet* training = nullptr;     ///< what the steps train on
-};
-
 class RunTrace final : public TrainingObserver {
  public:
-  /// Opens the file, notes what is known of the run, and starts the sampling of the device.
-  explicit RunTrace(const TraceParts& parts);
+  /// Opens the file, notes what is known of the run, and starts the sampling of the device. `start_ns`: unix_ns() of the run's
+  /// start, the same on every rank. `part`: of the run, next_part() where it goes on from a checkpoint. The resources outlive this.
+  RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t part);
   static std::string path(const Config& config, int64_t part, int64_t rank);
   /// The part that a resumed run is: one more than the highest of any rank in the output folder, as rank
   /// 0 sees it. The same on every rank; called by all. Throws AgreedError when the folder cannot be read.
   static int64_t next_part(const Config& config, const World& world);
   /// This rank's file.
-  std::string path() const { return path(*parts_.config, parts_.part, parts_.world->rank()); }
+  std::string path() const { return path(r_.config(), part_, r_.world.rank()); }
   void step(const StepEvent& event) override;
   /// Notes what the owners hold at the named moments of a pass, and at the one at which they hold most together, with the
   /// gaps between their tensors; and the driver's figures.
@@ -90,7 +59,8 @@ class RunTrace final : public TrainingObserver {
   std::vector<StepSampleRecord> samples_of(int64_t step) const;
   std::unique_ptr<Trace> open();
   void fail(const std::string& why, bool may_stop);
-  TraceParts parts_;
+  const TrainingResources& r_;
+  const int64_t start_ns_, part_;
   std::string failure_;
   std::unique_ptr<Trace> trace_;
   int64_t samples_ = 0;                    // of a step of this rank

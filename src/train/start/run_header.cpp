@@ -54,7 +54,7 @@ void warn_of_settings(const TrainingResources& r, TrainingObserver& observer) {
     observer.warning(concat(place_of(config, "train.warmup_steps"), ": train.warmup_steps is ", warmup, ", and the run has ",
                             counted(steps, "step"), ": the learning rate never reaches train.lr; lower it, or give ",
                             "train.warmup_ratio in its place"));
-  if (!r.model->inputs().has_picture() && r.data.training.dataset->has_pictures())
+  if (!r.model().inputs().has_picture() && r.data.training.dataset->has_pictures())
     observer.warning(concat("the model has no vision input: it trains on the captions of ", config.data.path,
                             " and ignores the pictures"));
   if (!r.data.surveyed()) return;
@@ -78,7 +78,7 @@ void print_checkpoints(const TrainingResources& r) {
   const Config& config = r.config();
   const RunIdentity& run = r.run;
   if (writes_checkpoints(config))
-    std::printf("checkpoint %s\n", checkpoints_text(config, r.model->units(), r.engine->store, r.world.size(),
+    std::printf("checkpoint %s\n", checkpoints_text(config, r.model().units(), r.engine->store, r.world.size(),
                                                     r.world.local_size()).c_str());
   if (!config.output.save_model && !writes_checkpoints(config) && !run.smoke)
     std::printf("warning: the trained weights will be discarded: output.save_model is false and no checkpoints are enabled\n");
@@ -98,7 +98,7 @@ void print_notes(const TrainingResources& r) {
     std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");
   if (config.train.matmul == MatmulType::fp8 && !on_gpu)
     std::printf("note       train.matmul fp8 is emulated on CPUs: the results are those of a GPU up to rounding, the speed is not\n");
-  if (config.model.init == InitialWeights::pretrained && has_head(r.model->units(), config.model.path) &&
+  if (config.model.init == InitialWeights::pretrained && has_head(r.model().units(), config.model.path) &&
       says_tied(config.model.path))
     std::printf("note       config.json ties the head to the embeddings, but the checkpoint has another weight for it: the "
                 "head is trained untied, as transformers loads it\n");
@@ -113,7 +113,7 @@ Progress::Run progress_facts(const TrainingResources& resources) {
   run.steps_per_epoch = resources.loaders.training->steps_per_epoch();
   run.samples_per_step = samples_of_a_step(resources.config(), resources.world.size());
   run.ranks = resources.world.size();
-  run.text_only = !resources.model->inputs().has_picture();
+  run.text_only = !resources.model().inputs().has_picture();
   run.memory_bytes = resources.arena->total_bytes();
   return run;
 }
@@ -121,13 +121,13 @@ Progress::Run progress_facts(const TrainingResources& resources) {
 void print_run_header(const TrainingResources& resources, const Progress::Run& run, TrainingObserver& observer) {
   const TrainingResources& r = resources;
   const Device& device = *r.backend.device;
-  print_header(r.config(), *r.model,
-               concat(r.world.size(), " rank(s), ", strategy_text(r.plan.memory), ", ", r.groups->groups().all->name()),
+  print_header(r.config(), r.model(),
+               concat(r.world.size(), " rank(s), ", strategy_text(r.plan.memory), ", ", r.backend.groups->groups().all->name()),
                concat(device.name(), device.code().empty() ? "" : ", ", device.code()), r.times.text(),
                batch_text(r.config(), r.plan.choice.reason, r.world.size()), header_table(r.plan.memory, r.backend.on_gpu()));
   print_data(r, run);
   print_checkpoints(r);
-  for (const std::string& text : {decoding_text(r.plan.memory), fp8_text(r.plan.memory, *r.model)})
+  for (const std::string& text : {decoding_text(r.plan.memory), fp8_text(r.plan.memory, r.model())})
     if (!text.empty()) std::printf("%s\n", text.c_str());
   warn_of_settings(r, observer);
   print_notes(r);

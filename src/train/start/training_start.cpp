@@ -219,16 +219,16 @@ void TrainingStart::Parts::open_model() {
   r_.plan.groups = group_sizes(config_, world_.size(), facts_.node_ranks);
   check_device(config_, world_);
   facts_.model = std::make_shared<RunModel>(config_);
-  r_.model = facts_.model->make(config_);
+  r_.plan.model = facts_.model->make(config_);
   check_saved_parts(config_);
-  if (!r_.run.resume) check_adapters(config_, r_.model->units());  // here already: reading the model takes its time
+  if (!r_.run.resume) check_adapters(config_, r_.model().units());  // here already: reading the model takes its time
 }
 
 void TrainingStart::Parts::open_data() {
-  r_.data = open_run_data(config_, r_.model->inputs(), world_.size(),
+  r_.data = open_run_data(config_, r_.model().inputs(), world_.size(),
                           std::max(config_.data.num_workers, cores_of_a_rank(world_)));
-  r_.prompts = open_validation_prompts(config_, r_.model->inputs(), r_.data);
-  facts_.texts = std::make_shared<PlannedTexts>(config_, r_.model->inputs(), r_.data, r_.prompts.get(), chooses());
+  r_.prompts = open_validation_prompts(config_, r_.model().inputs(), r_.data);
+  facts_.texts = std::make_shared<PlannedTexts>(config_, r_.model().inputs(), r_.data, r_.prompts.get(), chooses());
 }
 
 void TrainingStart::Parts::make_backend() {
@@ -243,7 +243,7 @@ void TrainingStart::Parts::make_backend() {
   BLIPFT_USER_CHECK(config_.train.matmul != MatmulType::fp8 || backend.ops->has_fp8(), place_of(config_, "train.matmul"),
                     ": train.matmul: found fp8, but ", backend.device->name(),
                     " has no products in fp8: GPUs of compute capability 8.9 and later (L40S, H100, H200) have; remove it");
-  r_.optimizer = make_optimizer(config_.train);
+  r_.backend.optimizer = make_optimizer(config_.train);
   backend.context_bytes = std::max<int64_t>(0, backend.monitor->process_bytes());
 }
 
@@ -261,7 +261,7 @@ void TrainingStart::Parts::gather_facts() {
 // Times what estimates leave open, and goes on with the settings that follow.
 void TrainingStart::Parts::settle_choice() {
   if (!plan_.decided()) {
-    const StepTimerParts timer{&world_, r_.backend.device.get(), r_.groups.get(), r_.plan.groups, facts_.free_bytes,
+    const StepTimerParts timer{&world_, r_.backend.device.get(), r_.backend.groups.get(), r_.plan.groups, facts_.free_bytes,
                                [this] { return r_.backend.make_ops(config_, false); }};
     const TimedChoice timed{plan_.choice, time_candidates(timer, asked_, plan_.candidates)};
     world_.together([&] { plan_ = plan_training(asked_, facts_, &timed); });
@@ -276,7 +276,7 @@ void TrainingStart::Parts::take_plan() {
   r_.plan.groups = plan_.groups;
   r_.plan.choice = std::move(plan_.choice);
   r_.plan.memory = std::move(plan_.memory);
-  r_.model = std::move(plan_.model);
+  r_.plan.model = std::move(plan_.model);
 }
 
 // Their threads prepare the first steps beside all that comes before these.
@@ -284,13 +284,13 @@ void TrainingStart::Parts::start_loaders() {
   const RunData& data = r_.data;
   Device& device = *r_.backend.device;
   const int64_t first_step = r_.run.first_step;
-  r_.loaders.training = make_data_loader(config_, world_.rank(), world_.size(), r_.model->inputs(), data.text_shapes,
+  r_.loaders.training = make_data_loader(config_, world_.rank(), world_.size(), r_.model().inputs(), data.text_shapes,
                                          data.tokenizer, data.training, device, first_step, data.instructions);
   BLIPFT_USER_CHECK(first_step <= r_.total_steps(), r_.run.resume->folder, ": the checkpoint was written after ", first_step,
                     " steps, but the run has ", r_.total_steps(),
                     " in all; raise train.max_steps or train.max_epochs to continue");
   if (!data.validates()) return;
-  r_.loaders.validation = make_validation_loader(config_, world_.rank(), world_.size(), r_.model->inputs(), data.text_shapes,
+  r_.loaders.validation = make_validation_loader(config_, world_.rank(), world_.size(), r_.model().inputs(), data.text_shapes,
                                                  data.tokenizer, data.validation, device, data.instructions);
 }
 
@@ -310,21 +310,21 @@ void TrainingStart::Parts::check_data() {
 }
 
 void TrainingStart::Parts::connect() {
-  r_.groups = make_groups(config_, world_, r_.plan.groups, *r_.backend.device);
-  faults_.watch(*r_.groups);
+  r_.backend.groups = make_groups(config_, world_, r_.plan.groups, *r_.backend.device);
+  faults_.watch(*r_.backend.groups);
 }
 
 void TrainingStart::Parts::commit_memory() {
   r_.arena = std::make_unique<Arena>(*r_.backend.device, *r_.plan.memory.arena);
   r_.engine = make_engine(r_.plan.memory,
                           {.settings = engine_settings(config_),
-                           .model = r_.model.get(),
+                           .model = r_.plan.model.get(),
                            .device = r_.backend.device.get(),
                            .ops = r_.backend.ops.get(),
-                           .groups = r_.groups->groups(),
+                           .groups = r_.backend.groups->groups(),
                            .arena = r_.arena.get(),
-                           .optimizer = r_.optimizer.get(),
-                           .spans = r_.records_spans() ? &r_.spans : nullptr,
+                           .optimizer = r_.backend.optimizer.get(),
+                           .spans = r_.records_spans() ? &r_.backend.spans : nullptr,
                            .pixel_statistics = r_.data.pixel_statistics,
                            .text_shapes = r_.plan.memory.text_shapes,
                            .activity = &faults_.activity()},
@@ -334,7 +334,7 @@ void TrainingStart::Parts::commit_memory() {
 }
 
 void TrainingStart::Parts::expose_memory_to_peers() {
-  expose_memory(peer_memory(config_), *r_.groups, *r_.arena, r_.engine->store);
+  expose_memory(peer_memory(config_), *r_.backend.groups, *r_.arena, r_.engine->store);
 }
 
 void TrainingStart::Parts::make_answers() {
@@ -397,7 +397,7 @@ void TrainingStart::Parts::restore() {
 
 void TrainingStart::Parts::read_weights() {
   r_.sources.checkpoint = std::make_shared<const SafetensorsReader>(config_.model.path);
-  check_weights(r_.model->units(), *r_.sources.checkpoint);
+  check_weights(r_.model().units(), *r_.sources.checkpoint);
   load_weights(r_.run.resume ? frozen_of(*context_) : *context_, *r_.sources.checkpoint, 8);
   restore();
 }
@@ -415,11 +415,11 @@ void TrainingStart::Parts::begin_to_check_weights() {
 }
 
 std::vector<FileToWrite> TrainingStart::Parts::files_to_write() const {
-  std::vector<FileToWrite> files = files_to_save(config_, r_.model->units(), r_.engine->store);
+  std::vector<FileToWrite> files = files_to_save(config_, r_.model().units(), r_.engine->store);
   files.push_back({"trace", RunTrace::bytes(config_, r_.plan.memory, r_.total_steps() - r_.run.first_step,
                                             r_.loaders.training->steps_per_epoch()),
                    config_.output.path, config_.trace.on_error == TraceErrorAction::stop});
-  files.push_back(checkpoints_to_write(config_, checkpoint_bytes(r_.model->units(), r_.engine->store), r_.run.id));
+  files.push_back(checkpoints_to_write(config_, checkpoint_bytes(r_.model().units(), r_.engine->store), r_.run.id));
   return files;
 }
 
