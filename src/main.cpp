@@ -30,7 +30,12 @@ using Action = CommandLine::Action;
 Config configuration(const CommandLine& line, int64_t ranks) {
   Config config = load_config(line.config_file, line.overrides, ranks);
   config.model.path = folder_of_model(config.model.path);
-  settle_data(config);
+  if (!config.given("data.max_text_tokens")) {
+    TextSettings texts;
+    texts.keys = config.data.keys;
+    texts.pictures = config.data.pictures;
+    config.data.max_text_tokens = usual_text_tokens(config.data.path, config.data.format, texts, config.data.max_text_tokens);
+  }
   if (line.action == Action::generate || line.action == Action::evaluate || line.plan_generation)
     config = with_settings_of_run(config);
   check_metrics(config);
@@ -66,7 +71,9 @@ const char* name_of(Action action) {
 
 int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
   ignore_signals_of_writes();
-  const LaunchWatch launch(line);
+  const LaunchWatch launch([&] {           // what is wrong in the run file is reported when all ranks are there
+    return (line.config_file.empty() ? Config() : load_config(line.config_file, line.overrides)).parallel.timeout_seconds;
+  });
   World world(argc, argv);
   LaunchWatch::mpi_started();
   try {

@@ -45,19 +45,19 @@ TABLE = [
       "liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats comm memory "
       "io/ unit ops/ base/")],
     # Which ranks are alive, and who asked to stop.
-    [("liveness", "", "config comm io unit ops/ base/")],
+    [("liveness", "", "comm io unit ops/ base/")],
     [("engine", "",
       "weights/ trace/ strategies models/ loading/ datasets/ pictures text config store optimizers formats comm memory io/ unit ops/ "
       "base/")],
-    [("weights", "", "strategies models config store optimizers formats comm memory io/ unit ops/ base")],
+    [("weights", "", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
     # Observes units and their collectives, which models and strategies tell of; knows no run file.
     [("trace", "trace", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
     # Never a model, a run file or a backend.
     [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
     # Never comm, a strategy, an optimizer or a backend; and loading no model.
     [("models", "model family fp8_products", "memory io/ unit ops base"),
-     ("loading", "loading prompts", "datasets/ pictures/ text/ config optimizers io/ unit ops/ base")],
-    [("datasets", "datasets", "pictures/ text/ config optimizers io/ unit ops base")],
+     ("loading", "loading prompts", "datasets/ pictures/ text/ io/ unit ops/ base")],
+    [("datasets", "datasets", "pictures/ text/ io/ unit ops base")],
     [("text", "text", "config optimizers io/ unit ops base"),
      ("pictures", "pictures", "io/ unit ops base")],
     [("config", "config config_rules", "optimizers io/ base")],
@@ -74,7 +74,7 @@ TABLE = [
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops dropout linear_ops decode_ops head_norm relative_bias philox", "base")],
-    [("base", "choices doing error tokenizer_rules version", "")],
+    [("base", "choices doing error key_places tokenizer_rules version", "")],
 ]
 
 # Files that lie in no room's folder.

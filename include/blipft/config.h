@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blipft/choices.h"
+#include "blipft/key_places.h"
 
 namespace blipft {
 
@@ -47,7 +48,7 @@ struct DataSection {
   bool allow_outside = false;           ///< an ImageFolder's pictures may lie outside of its folder
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
   Transparency transparency = Transparency::white;  ///< of pictures with an alpha channel
-  int64_t max_text_tokens = 50;         ///< longer texts are cut; settle_data(): 512 for JSON data, where not given. A
+  int64_t max_text_tokens = 50;         ///< longer texts are cut; usual_text_tokens() where not given. A
                                         ///< run file may call it max_seq_length
   ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;  ///< or a text with {instruction} in it
   /// Of messages: auto (the model's own) or a template's name.
@@ -181,7 +182,7 @@ struct EvaluateSection {
   int64_t every = 1;                    ///< at every so many validations, and at the last one
 };
 
-struct Config {
+struct Config : KeyPlaces {
   ModelSection model;
   AdapterSection adapter;
   DataSection data;
@@ -193,8 +194,6 @@ struct Config {
   TraceSection trace;
   OutputSection output;
 
-  std::string file;                           ///< the run file, as given
-  std::map<std::string, std::string> places;  ///< "section.key" -> where it was set: "file:line" or override "..."
   std::vector<std::string> notes;             ///< keys of the file that the command line replaced, for the user to read
   int64_t smoke_steps = 0;                    ///< > 0: a trial of so many steps, see make_smoke()
 };
@@ -251,10 +250,6 @@ inline double largest_norm(const TrainSection& train) {
   if (train.gradient_clip_val > 0) return train.gradient_clip_val;
   return train.on_nonfinite == FaultAction::skip ? std::numeric_limits<double>::infinity() : 0;
 }
-
-/// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",
-/// or "inputs/fsdp.yaml" for a key that has its default value.
-std::string place_of(const Config& config, const std::string& key);
 
 /// Throws UserError when the run file asks for another number of ranks than mpirun started: parallel.devices differs
 /// from `ranks`, or strategy single is asked for with several ranks.

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "blipft/config.h"
+#include "blipft/choices.h"
 #include "blipft/text.h"
 
 namespace blipft {
@@ -80,8 +80,7 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat for
                                       const TextSettings& settings = {});
 /// Whether something is at `path`, or matches it where it is a pattern of .tar files.
 bool dataset_exists(const std::string& path);
-/// What of config.data depends on the files at data.path, where the run file does not say it: texts of JSON data have
-/// at most 512 tokens. To be called after load_config().
-void settle_data(Config& config);
+/// The largest number of tokens that texts at `path` usually have: 512 if these are records, else `otherwise`.
+int64_t usual_text_tokens(const std::string& path, DatasetFormat format, const TextSettings& settings, int64_t otherwise);
 
 }  // namespace blipft

@@ -8,12 +8,35 @@
 #include <vector>
 
 #include "blipft/batch.h"
-#include "blipft/config.h"
+#include "blipft/choices.h"
 #include "blipft/datasets.h"
 #include "blipft/device.h"
+#include "blipft/key_places.h"
 #include "blipft/text.h"
 
 namespace blipft {
+
+/// What the samples of a run are, and how steps are made of them. The keys of the run file say more of each.
+struct LoadingSettings {
+  KeyPlaces keys;
+  std::string model_path, path, val_path;   ///< for messages
+  // Texts.
+  int64_t max_text_tokens = 0;
+  TextPadding text_padding = TextPadding::automatic;
+  bool loss_on_padding = false;
+  // Steps.
+  int64_t batch_size = 1, micro_batches = 1, total_batch_size = 0;
+  LossNormalization loss_normalization = LossNormalization::tokens;
+  uint64_t seed = 0;
+  bool shuffle = true, smoke = false;
+  double val_split_fraction = 0, limit_train_batches = 1, limit_val_batches = 1;
+  int64_t max_epochs = 1, max_steps = -1;
+  // Reading.
+  int64_t num_workers = 1, prefetch_steps = 1;
+  FaultAction on_bad_sample = FaultAction::stop;
+  bool exif_orientation = true;
+  Transparency transparency = Transparency::white;
+};
 
 /// Which samples make up a step. The whole world shares one seeded permutation per epoch; step s takes positions
 /// [s * G, (s + 1) * G) of it, G = batch_size * micro_batches * world, the last incomplete step is dropped; micro-batch
@@ -81,31 +104,31 @@ class DataLoader {
   virtual std::vector<TextShape> first_text_shapes(int64_t most_samples) const = 0;
 };
 
-/// `micro_batches` etc. come from config.train; rank and world from the communicator. `text_shapes`: those that steps
+/// Rank and world come from the communicator. `text_shapes`: those that steps
 /// may have, ascending; the last holds whatever comes. Pictures are decoded, and must be there, only if `inputs`
 /// declares them. Prepared samples that will recur are kept in host memory, up to 1 GiB a rank. A sample that cannot be
 /// prepared is a UserError with its name; with data.on_bad_sample skip its place stays empty, and the batch tells of
 /// it, until so many come one after the other that it is the data that has gone. `device` must outlive the loader.
 /// `first_step`: the first that comes out.
-std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
+std::unique_ptr<DataLoader> make_data_loader(const LoadingSettings& loading, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
                                              Device& device, int64_t first_step = 0,
                                              InstructionReader instructions = {});
 /// The same for validation: samples in order, each once, on all ranks together; then again from the first, without end:
 /// an epoch is one validation. Steps have one micro-batch; where samples do not come out even, places stay empty.
-std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,
+std::unique_ptr<DataLoader> make_validation_loader(const LoadingSettings& loading, int64_t rank, int64_t world,
                                                    const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                                    std::shared_ptr<const Tokenizer> tokenizer,
                                                    const SampleSet& samples, Device& device,
                                                    InstructionReader instructions = {});
-/// The text shapes that steps of such a run may have, ascending, as far as the config tells: for texts of any length up
+/// The text shapes that steps of such a run may have, ascending, as far as the settings tell: for texts of any length up
 /// to data.max_text_tokens. Where texts are known before, text_survey.h chooses better ones.
 /// With sources, of both sides.
-std::vector<TextShape> possible_text_shapes(const Config& config, bool has_source = false);
+std::vector<TextShape> possible_text_shapes(const LoadingSettings& loading, bool has_source = false);
 /// Throws UserError when texts of data.max_text_tokens are longer than the model's positions allow.
-void check_text_length(const Config& config, const ModelInputs& inputs);
+void check_text_length(const LoadingSettings& loading, const ModelInputs& inputs);
 /// The same, and when ids that the tokenizer puts around texts, or padding that is learnt, are not the model's.
-void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer);
+void check_text_inputs(const LoadingSettings& loading, const ModelInputs& inputs, const Tokenizer& tokenizer);
 
 }  // namespace blipft

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "blipft/batch.h"
-#include "blipft/config.h"
+#include "blipft/choices.h"
 #include "blipft/tokenizer_rules.h"
 
 namespace blipft {
+
+struct Config;
 
 /// Of a caption, a JSON record, or a line of metadata.
 constexpr int64_t most_text_bytes = int64_t{64} << 20;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/config.h"
 #include "weights/weights.h"
 
 namespace blipft {

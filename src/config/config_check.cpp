@@ -48,11 +48,6 @@ void check_combinations(const Config& config) {
   time_limit_seconds(config);
 }
 
-std::string place_of(const Config& config, const std::string& key) {
-  const auto found = config.places.find(key);
-  return found == config.places.end() ? config.file : found->second;
-}
-
 void check_ranks(const Config& config, int64_t ranks) {
   const int64_t devices = config.parallel.devices;
   const char* were = ranks == 1 ? " rank was started" : " ranks were started";

@@ -99,16 +99,15 @@ struct Format {
   DatasetFormat format;
   bool (*is_there)(const std::string& path, const TextSettings& settings);
   std::unique_ptr<Dataset> (*open)(const std::string& path, const TextSettings& settings);
-  int64_t text_tokens;                      ///< data.max_text_tokens where the run file does not say it
 };
 
 /// DatasetFormat::automatic takes the first that is there.
 const Format kFormats[] = {
-    {DatasetFormat::imagefolder, is_image_folder, open_image_folder, DataSection().max_text_tokens},
-    {DatasetFormat::webdataset, is_webdataset, open_webdataset, DataSection().max_text_tokens},
-    {DatasetFormat::json, is_json_data, open_records, 512},
-    {DatasetFormat::csv, is_json_data, open_records, 512},
-    {DatasetFormat::imagefolder, has_caption_files, open_image_folder, DataSection().max_text_tokens}};
+    {DatasetFormat::imagefolder, is_image_folder, open_image_folder},
+    {DatasetFormat::webdataset, is_webdataset, open_webdataset},
+    {DatasetFormat::json, is_json_data, open_records},
+    {DatasetFormat::csv, is_json_data, open_records},
+    {DatasetFormat::imagefolder, has_caption_files, open_image_folder}};
 
 }  // namespace
 
@@ -166,16 +165,11 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat for
                          "; ", hint(path)));
 }
 
-void settle_data(Config& config) {
-  DataSection& data = config.data;
-  TextSettings settings;
-  settings.keys = data.keys;
-  settings.pictures = data.pictures;
-  const Format* found = nullptr;
+int64_t usual_text_tokens(const std::string& path, DatasetFormat format, const TextSettings& settings, int64_t otherwise) {
   for (const Format& row : kFormats)
-    if (!found && (data.format == row.format ||
-                   (data.format == DatasetFormat::automatic && row.is_there(data.path, settings)))) found = &row;
-  if (found && !config.places.contains("data.max_text_tokens")) data.max_text_tokens = found->text_tokens;
+    if (format == row.format || (format == DatasetFormat::automatic && row.is_there(path, settings)))
+      return row.open == open_records ? 512 : otherwise;
+  return otherwise;
 }
 
 }  // namespace blipft

@@ -33,10 +33,6 @@ struct EngineParts {
   bool trains = true;                      ///< false: texts are generated alone, by a model in which nothing is trained
 };
 
-/// What the GPUs of a machine do in each other's memory: parallel.direct_gathers and direct_reductions.
-struct PeerMemory {
-  bool gathers = true, reductions = true;
-};
 /// Lets the other ranks of this machine address the memory of an engine, where `peers` asks for it. Called by all ranks,
 /// after Arena::commit; CommGroups::withdraw() ends it.
 void expose_memory(const PeerMemory& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store);

@@ -27,6 +27,11 @@ struct Fp8EngineSettings {
   bool counts = false;                     ///< the trace records the factors
 };
 
+/// What the GPUs of a machine do in each other's memory.
+struct PeerMemory {
+  bool gathers = true, reductions = true;
+};
+
 struct EngineSettings {
   PrecisionTypes types{};
   int64_t batch_size = 1, micro_batches = 1;

@@ -7,6 +7,7 @@
 #include "blipft/family.h"
 #include "blipft/pictures.h"
 #include "datasets/picture_table.h"
+#include "engine/room_settings.h"
 #include "loading/step_order.h"
 #include "loading/text_survey.h"
 
@@ -31,7 +32,7 @@ Datasets open_datasets(const Config& config, const TextSettings& texts, int64_t 
     sets.validation = open_dataset(data.val_path, data.format, texts);
   }
   if (data.val_split_fraction > 0) {
-    Split split = split_samples(config, *sets.training, threads);
+    Split split = split_samples(loading_settings(config), *sets.training, threads);
     sets.validation = std::make_shared<DatasetSubset>(sets.training, std::move(split.validation));
     sets.training = std::make_shared<DatasetSubset>(sets.training, std::move(split.training));
   }
@@ -50,6 +51,7 @@ std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directo
 
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
   RunData data;
+  const LoadingSettings loading = loading_settings(config);
   if (inputs.has_picture()) {
     const ImageProcessor processor = ImageProcessor::from_directory(config.model.path);
     BLIPFT_USER_CHECK(processor.image_size == inputs.picture_size, config.model.path,
@@ -58,7 +60,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
     data.pixel_statistics = processor.statistics;
   }
   data.tokenizer = load_model_tokenizer(config.model.path);
-  check_text_inputs(config, inputs, *data.tokenizer);
+  check_text_inputs(loading, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer), threads);
   BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
@@ -71,27 +73,27 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   }
   const auto samples_of = [&](const std::shared_ptr<const Dataset>& dataset, int64_t asked, const char* key) {
     if (inputs.has_picture()) return SampleSet{dataset, asked, nullptr};
-    return survey_samples(config, dataset, *data.tokenizer, inputs, threads, asked, key);
+    return survey_samples(loading, dataset, *data.tokenizer, inputs, threads, asked, key);
   };
   data.training = samples_of(datasets.training, config.data.num_train_samples, "data.path");
-  (void)make_training_order(config, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
+  (void)make_training_order(loading, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
   if (datasets.validation)
     data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
-  if (data.validates()) (void)validation_steps(config, world, data.validation.dataset->size());  // or it leaves none
+  if (data.validates()) (void)validation_steps(loading, world, data.validation.dataset->size());  // or it leaves none
   data.has_source = inputs.has_source();
   data.text_shapes = text_shapes_of(config, world, data);
   return data;
 }
 
 std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data) {
-  return data.surveyed() ? surveyed_text_shapes(config, world, data.training, data.validation)
-                         : possible_text_shapes(config, data.has_source);
+  return data.surveyed() ? surveyed_text_shapes(loading_settings(config), world, data.training, data.validation)
+                         : possible_text_shapes(loading_settings(config), data.has_source);
 }
 
 TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data) {
   const std::vector<TextShape> shapes = text_shapes_of(config, world, data);
   return data.surveyed() && config.data.text_padding != TextPadding::max
-             ? mean_text_shape(config, world, data.training, shapes)
+             ? mean_text_shape(loading_settings(config), world, data.training, shapes)
              : shapes.back();
 }
 

@@ -39,40 +39,6 @@ StrategyKind strategy_of(const Config& config, int64_t ranks) {
   return ranks == 1 ? StrategyKind::single : StrategyKind::ddp;
 }
 
-StorageSettings storage_settings(const Config& config) {
-  const ModelSection& model = config.model;
-  const auto place_of_data = [&](OffloadedData data) { return offloads(config, data) ? Place::host : Place::device; };
-  StorageSettings settings{.frozen_weights = nullptr, .groups = model.quantize_groups,
-                           .weights = place_of_data(OffloadedData::parameters),
-                           .states = place_of_data(OffloadedData::optimizer)};
-  if (model.quantize != WeightQuantization::none)
-    settings.frozen_weights = &format_by_name(concat(model.quantize, model.double_quantize ? "_double" : ""));
-  return settings;
-}
-
-EngineSettings engine_settings(const Config& config) {
-  const TrainSection& train = config.train;
-  return {.types = precision_types(config),
-          .batch_size = train.batch_size,
-          .micro_batches = train.accumulate_grad_batches,
-          .seed = static_cast<uint64_t>(train.seed),
-          .loss_normalization = train.loss_normalization,
-          .max_gradient_norm = static_cast<float>(largest_norm(train)),
-          .validates = validates(config),
-          .cuda_graph = config.parallel.cuda_graph,
-          .offloads_activations = offloads(config, OffloadedData::activations),
-          .storage = storage_settings(config),
-          .fp8 = {.enabled = train.matmul == MatmulType::fp8,
-                  .gradients = train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2,
-                  .least_size = train.fp8_least_size,
-                  .excluded = train.matmul_exclude,
-                  .counts = config.trace.fp8_every > 0}};
-}
-
-PeerMemory peer_memory(const Config& config) {
-  return {.gathers = config.parallel.direct_gathers, .reductions = config.parallel.direct_reductions};
-}
-
 ModelSettings model_settings(const Config& config) {
   ModelSettings settings{precision_types(config).compute, config.model.freeze,
                          {config.train.act_ckpt}, config.train.dropout, {}};

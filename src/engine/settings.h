@@ -8,7 +8,7 @@
 #include "blipft/model.h"
 #include "blipft/optimizer.h"
 #include "blipft/store.h"
-#include "engine/engine.h"
+#include "engine/room_settings.h"
 
 namespace blipft {
 
@@ -25,10 +25,6 @@ double learning_rate(const TrainSection& train, int64_t step, int64_t total);
 
 /// The strategy that `auto` stands for on `ranks` ranks.
 StrategyKind strategy_of(const Config& config, int64_t ranks);
-
-EngineSettings engine_settings(const Config& config);
-StorageSettings storage_settings(const Config& config);
-PeerMemory peer_memory(const Config& config);
 
 /// Model settings that follow from the config.
 ModelSettings model_settings(const Config& config);

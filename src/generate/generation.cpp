@@ -162,7 +162,7 @@ void Generation::load_weights() {
     blipft::load_weights(context, *reader, 8);
     weight_files_.push_back({"model file", reader});
   }
-  if (auto adapters = load_adapters(context, config())) weight_files_.push_back({"adapter file", std::move(adapters)});
+  if (auto adapters = load_adapters(context, adapter_files(config()))) weight_files_.push_back({"adapter file", std::move(adapters)});
   if (!model_->source.checkpoint.empty()) load_trained_weights(context, model_->source.checkpoint);
 }
 

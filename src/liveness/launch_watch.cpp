@@ -116,13 +116,12 @@ void watch() {
 
 }  // namespace
 
-LaunchWatch::LaunchWatch(const CommandLine& line) {
+LaunchWatch::LaunchWatch(const std::function<double()>& read_timeout) {
   if (!one_of_several()) return;
   Launcher::own();                         // the environment is read here, before MPI changes it
   shared().stage = Stage::mpi;
   shared().thread = std::thread([] { quietly(watch); });
-  if (line.config_file.empty()) return;
-  quietly([&] { shared().timeout = load_config(line.config_file, line.overrides).parallel.timeout_seconds; });
+  quietly([&] { shared().timeout = read_timeout(); });
 }
 
 bool LaunchWatch::one_of_several() { return !LaunchedRank::own().rank.empty(); }

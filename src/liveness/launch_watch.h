@@ -4,16 +4,15 @@
 
 #include <functional>
 
-#include "blipft/config.h"
 
 namespace blipft {
 
 class LaunchWatch {
  public:
   /// One in a process, made before MPI starts. A process that was started alone is not watched: it may outlive the shell
-  /// that it came from. `line`: of which the run file is read, for its timeout alone; what is wrong in it is told when all
-  /// ranks are there.
-  explicit LaunchWatch(const CommandLine& line);
+  /// that it came from. `read_timeout` returns parallel.timeout_seconds of the run file; if it
+  /// throws, the default holds.
+  explicit LaunchWatch(const std::function<double()>& read_timeout);
   ~LaunchWatch();
   LaunchWatch(const LaunchWatch&) = delete;
   LaunchWatch& operator=(const LaunchWatch&) = delete;

@@ -49,24 +49,24 @@ struct StepWork {
 
 class PrefetchLoader final : public DataLoader {
  public:
-  PrefetchLoader(const Config& config, const ModelInputs& inputs,
+  PrefetchLoader(const LoadingSettings& loading, const ModelInputs& inputs,
                  std::vector<TextShape> text_shapes, std::shared_ptr<const Tokenizer> tokenizer,
                  const SampleSet& samples, Device& device, std::unique_ptr<const StepOrder> order,
                  int64_t first_step, InstructionReader instructions)
-      : data_(config.data), seed_(static_cast<uint64_t>(config.train.seed)), order_(std::move(order)),
-        balances_(balances_micro_batches(config) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
-        layout_(inputs, order_->micro_batches(), config.train.batch_size, text_shapes_.back()),
-        writer_(padding_id(*tokenizer, inputs.vocabulary), config.train.loss_on_padding),
+      : loading_(loading), order_(std::move(order)),
+        balances_(balances_micro_batches(loading) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
+        layout_(inputs, order_->micro_batches(), loading.batch_size, text_shapes_.back()),
+        writer_(padding_id(*tokenizer, inputs.vocabulary), loading.loss_on_padding),
         tokenizer_(std::move(tokenizer)), instructions_(std::move(instructions)),
         dataset_(samples.dataset), texts_(samples.texts && samples.texts->has_texts() ? samples.texts : nullptr),
         total_steps_(order_->total_steps()),
         samples_recur_(total_steps_ > order_->steps_per_epoch() || samples.epoch_samples > dataset_->size()),
         cache_(cache_bytes), first_step_(first_step), begun_(first_step), delivered_(first_step) {
-    const int64_t steps = std::max<int64_t>(data_.prefetch_steps, 1);
+    const int64_t steps = std::max<int64_t>(loading_.prefetch_steps, 1);
     works_.reserve(static_cast<size_t>(steps));
     for (int64_t i = 0; i < steps; ++i) works_.emplace_back(HostMemory(device, layout_.bytes()));
     for (StepWork& work : works_) free_.push_back(&work);
-    for (int64_t i = 0; i < std::max<int64_t>(data_.num_workers, 1); ++i)
+    for (int64_t i = 0; i < std::max<int64_t>(loading_.num_workers, 1); ++i)
       workers_.emplace_back([this](const std::stop_token& stop) {
         if (const std::exception_ptr error = attempt([&] { run_worker(stop); })) stop_all(error);
       });
@@ -128,7 +128,7 @@ class PrefetchLoader final : public DataLoader {
             return shapes;                      // told when that step is due
           }
         }
-        samples.push_back({found->second.drawn(seed_, slot.pass), slot.key});
+        samples.push_back({found->second.drawn(loading_.seed, slot.pass), slot.key});
       }
       if (balances_) samples = reordered(samples, balanced_order_of(samples));
       shapes.push_back(smallest_shape(text_shapes_, samples, layout_.batch_size()));
@@ -227,9 +227,9 @@ class PrefetchLoader final : public DataLoader {
         read(work.slots[slot], pixels, sample.text);
         bad_in_a_row_ = 0;
       } catch (const UserError& error) {
-        BLIPFT_USER_CHECK(data_.on_bad_sample == FaultAction::skip, error.what(), "; data.on_bad_sample=skip leaves such samples out");
+        BLIPFT_USER_CHECK(loading_.on_bad_sample == FaultAction::skip, error.what(), "; data.on_bad_sample=skip leaves such samples out");
         BLIPFT_USER_CHECK(++bad_in_a_row_ < most_bad_in_a_row, error.what(), "; ", most_bad_in_a_row,
-                          " samples in a row could not be read (data.on_bad_sample: skip); is ", data_.path,
+                          " samples in a row could not be read (data.on_bad_sample: skip); is ", loading_.path,
                           " still there?");
         work.bad[slot] = error.what();
         sample.text = {};
@@ -242,18 +242,18 @@ class PrefetchLoader final : public DataLoader {
   void read(const Sampler::Slot& slot, uint8_t* pixels, TokenizedText& text) {
     const int64_t sample = slot.sample;
     if (!pixels && texts_) {
-      text = texts_->text(sample).drawn(seed_, slot.pass);
+      text = texts_->text(sample).drawn(loading_.seed, slot.pass);
       return;
     }
     if (const auto known = samples_recur_ ? cache_.find(sample) : nullptr) {
       std::copy(known->pixels.begin(), known->pixels.end(), pixels);
-      text = known->text.drawn(seed_, slot.pass);
+      text = known->text.drawn(loading_.seed, slot.pass);
       return;
     }
     const Dataset::Sample source = dataset_->read(sample);
     if (pixels) decode(source, pixels);
     TokenizedAnswers texts = tokenized(source);
-    text = texts.drawn(seed_, slot.pass);
+    text = texts.drawn(loading_.seed, slot.pass);
     if (samples_recur_)
       cache_.insert(sample, std::make_shared<PreparedSample>(
                                 PreparedSample{{pixels, pixels + (pixels ? pixel_bytes() : 0)}, std::move(texts)}));
@@ -264,7 +264,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   TokenizedAnswers tokenized(const Dataset::Sample& source) const {
-    return tokenize_answers(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary, instructions_,
+    return tokenize_answers(source, *tokenizer_, loading_.max_text_tokens, layout_.inputs().vocabulary, instructions_,
                             layout_.inputs().decoder_start);
   }
 
@@ -277,7 +277,7 @@ class PrefetchLoader final : public DataLoader {
     BLIPFT_USER_CHECK(source.picture, source.name, ": found no picture, the model reads one with each text; check "
                       "data.path and model.path");
     const Image picture = decode_image(source.picture->data(), source.picture->size(), source.name,
-                                       {data_.exif_orientation, data_.transparency == Transparency::white});
+                                       {loading_.exif_orientation, loading_.transparency == Transparency::white});
     resize_bicubic_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, pixels);
   }
 
@@ -314,8 +314,7 @@ class PrefetchLoader final : public DataLoader {
     return result;
   }
 
-  const DataSection data_;
-  const uint64_t seed_;
+  const LoadingSettings loading_;
   const std::unique_ptr<const StepOrder> order_;
   const bool balances_;                       // a step's samples are spread over its micro-batches by their length
   const std::vector<TextShape> text_shapes_;
@@ -346,7 +345,7 @@ class PrefetchLoader final : public DataLoader {
 
 }  // namespace
 
-std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
+std::unique_ptr<DataLoader> make_data_loader(const LoadingSettings& loading, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
                                              Device& device, int64_t first_step, InstructionReader instructions) {
@@ -354,21 +353,21 @@ std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank,
   BLIPFT_CHECK(!inputs.instruction == !instructions.tokenizer, "the model reads instructions, or does not");
   BLIPFT_CHECK(!text_shapes.empty(), "a data loader needs the text shapes that steps may have");
   return std::make_unique<PrefetchLoader>(
-      config, inputs, std::move(text_shapes), std::move(tokenizer), samples, device,
-      make_training_order(config, rank, world, samples.dataset->size(), samples.epoch_samples), first_step,
+      loading, inputs, std::move(text_shapes), std::move(tokenizer), samples, device,
+      make_training_order(loading, rank, world, samples.dataset->size(), samples.epoch_samples), first_step,
       std::move(instructions));
 }
 
-std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,
+std::unique_ptr<DataLoader> make_validation_loader(const LoadingSettings& loading, int64_t rank, int64_t world,
                                                    const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                                    std::shared_ptr<const Tokenizer> tokenizer,
                                                    const SampleSet& samples, Device& device,
                                                    InstructionReader instructions) {
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
   BLIPFT_CHECK(!inputs.instruction == !instructions.tokenizer, "the model reads instructions, or does not");
-  return std::make_unique<PrefetchLoader>(config, inputs, std::move(text_shapes), std::move(tokenizer), samples,
+  return std::make_unique<PrefetchLoader>(loading, inputs, std::move(text_shapes), std::move(tokenizer), samples,
                                           device,
-                                          make_validation_order(config, rank, world, samples.dataset->size()), 0,
+                                          make_validation_order(loading, rank, world, samples.dataset->size()), 0,
                                           std::move(instructions));
 }
 

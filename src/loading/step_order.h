@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "blipft/config.h"
 #include "blipft/loading.h"
 
 namespace blipft {
@@ -22,19 +21,19 @@ class StepOrder {
 };
 
 /// What Sampler is asked for by a run. `samples`: of the dataset; `epoch_samples`: see SampleSet.
-Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t world, int64_t samples,
+Sampler::Settings sampler_settings(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples,
                                    int64_t epoch_samples);
 /// Steps of a run: train.max_epochs, train.max_steps. Throws UserError when neither says when to stop.
-int64_t count_steps(const TrainSection& train, int64_t steps_per_epoch);
-std::unique_ptr<StepOrder> make_training_order(const Config& config, int64_t rank, int64_t world, int64_t samples,
+int64_t count_steps(const LoadingSettings& loading, int64_t steps_per_epoch);
+std::unique_ptr<StepOrder> make_training_order(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples,
                                                int64_t epoch_samples);
 
 /// Steps of a validation with `samples` samples: of one micro-batch of train.batch_size on each rank, as far as
 /// train.limit_val_batches says. Throws UserError when it leaves none.
-int64_t validation_steps(const Config& config, int64_t world, int64_t samples);
+int64_t validation_steps(const LoadingSettings& loading, int64_t world, int64_t samples);
 /// Samples in order: rank r takes the (step * world + r)-th train.batch_size of them. An epoch is one validation; there
 /// is no last one.
-std::unique_ptr<StepOrder> make_validation_order(const Config& config, int64_t rank, int64_t world, int64_t samples);
+std::unique_ptr<StepOrder> make_validation_order(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples);
 
 /// The samples that data.val_split_fraction holds out for validation, and the others; each ascending.
 struct Split {
@@ -43,9 +42,9 @@ struct Split {
 /// Splits samples by train.seed. `groups[i]` is the group of sample i: a group is held out whole or not at all, and
 /// groups are numbered from 0 in the order of their first samples. The number of samples held out is as close to
 /// the fraction as whole groups allow. Throws UserError if either side is empty.
-Split split_samples(const Config& config, const std::vector<int64_t>& groups);
+Split split_samples(const LoadingSettings& loading, const std::vector<int64_t>& groups);
 /// The same by Dataset::split_group(). A prompt of more than 64 samples, or of more than half of all, says what the task
 /// is, and not which sample it is: its samples are split one by one.
-Split split_samples(const Config& config, const Dataset& dataset, int64_t threads = 1);
+Split split_samples(const LoadingSettings& loading, const Dataset& dataset, int64_t threads = 1);
 
 }  // namespace blipft

@@ -16,7 +16,7 @@ constexpr size_t kSteps = 16;              // that the mean is of
 
 }  // namespace
 
-std::vector<int64_t> sampled_text_lengths(const Config& config, const Dataset& dataset, const Tokenizer& tokenizer,
+std::vector<int64_t> sampled_text_lengths(const LoadingSettings& loading, const Dataset& dataset, const Tokenizer& tokenizer,
                                           int64_t vocabulary, int64_t most) {
   const int64_t all = dataset.size(), count = std::min(all, most);
   std::vector<int64_t> lengths;
@@ -26,27 +26,27 @@ std::vector<int64_t> sampled_text_lengths(const Config& config, const Dataset& d
       if (prompt.references.empty()) continue;
       Dataset::Sample sample{prompt.name, {{prompt.references.front(), true}}, std::nullopt};
       if (!prompt.text.empty()) sample.segments.insert(sample.segments.begin(), {prompt.text, false});
-      lengths.push_back(tokenize(sample, tokenizer, config.data.max_text_tokens, vocabulary).size());
+      lengths.push_back(tokenize(sample, tokenizer, loading.max_text_tokens, vocabulary).size());
     } catch (const UserError&) {           // a run tells of it
     }
   }
   return lengths;
 }
 
-TextShape mean_text_shape(const Config& config, const std::vector<int64_t>& lengths,
+TextShape mean_text_shape(const LoadingSettings& loading, const std::vector<int64_t>& lengths,
                           const std::vector<TextShape>& shapes) {
   TextShape mean = shapes.back();
   if (lengths.empty()) return mean;
   const bool packed = mean.packed();
-  const auto batch = static_cast<size_t>(config.train.batch_size);
-  const size_t of_step = batch * static_cast<size_t>(std::max<int64_t>(1, config.train.accumulate_grad_batches));
+  const auto batch = static_cast<size_t>(loading.batch_size);
+  const size_t of_step = batch * static_cast<size_t>(std::max<int64_t>(1, loading.micro_batches));
   const auto size = [&](const TextShape& shape) { return packed ? shape.packed_rows : shape.tokens; };
   int64_t sum = 0;
   std::vector<int64_t> step(of_step);
   for (size_t first = 0; first < kSteps * of_step; first += of_step) {
     for (size_t i = 0; i < of_step; ++i) step[i] = lengths[(first + i) % lengths.size()];
-    if (balances_micro_batches(config)) {
-      const std::vector<size_t> order = balanced_order(step, config.train.accumulate_grad_batches);
+    if (balances_micro_batches(loading)) {
+      const std::vector<size_t> order = balanced_order(step, loading.micro_batches);
       std::vector<int64_t> dealt;
       for (const size_t i : order) dealt.push_back(step[i]);
       step = std::move(dealt);

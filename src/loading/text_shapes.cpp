@@ -16,18 +16,18 @@ constexpr int64_t kLengthMultiple = 8;
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// A step needs one token to see and one to predict.
-int64_t longest_text(const DataSection& data) { return std::max<int64_t>(data.max_text_tokens, 2); }
+int64_t longest_text(const LoadingSettings& loading) { return std::max<int64_t>(loading.max_text_tokens, 2); }
 
 }  // namespace
 
-bool packs_text(const Config& config) {
-  if (config.data.text_padding == TextPadding::packed) return true;
-  return config.data.text_padding == TextPadding::automatic && !config.train.loss_on_padding;
+bool packs_text(const LoadingSettings& loading) {
+  if (loading.text_padding == TextPadding::packed) return true;
+  return loading.text_padding == TextPadding::automatic && !loading.loss_on_padding;
 }
 
-bool balances_micro_batches(const Config& config) {
-  return packs_text(config) && config.train.accumulate_grad_batches > 1 &&
-         config.train.loss_normalization == LossNormalization::tokens;
+bool balances_micro_batches(const LoadingSettings& loading) {
+  return packs_text(loading) && loading.micro_batches > 1 &&
+         loading.loss_normalization == LossNormalization::tokens;
 }
 
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size) {
@@ -75,10 +75,10 @@ std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts
 
 namespace {
 
-std::vector<TextShape> shapes_of_one_text(const Config& config) {
-  const int64_t longest = longest_text(config.data), batch = config.train.batch_size;
+std::vector<TextShape> shapes_of_one_text(const LoadingSettings& loading) {
+  const int64_t longest = longest_text(loading), batch = loading.batch_size;
   std::vector<TextShape> shapes;
-  if (packs_text(config)) {
+  if (packs_text(loading)) {
     // Each shape is a program of its own: at most 32 of them.
     const int64_t most = batch * longest;
     const auto part = std::bit_ceil(static_cast<uint64_t>((most + 31) / 32));
@@ -87,7 +87,7 @@ std::vector<TextShape> shapes_of_one_text(const Config& config) {
     shapes.push_back({longest, most});
     return shapes;
   }
-  if (config.data.text_padding != TextPadding::max)
+  if (loading.text_padding != TextPadding::max)
     for (int64_t length = kLengthMultiple; length < longest; length += kLengthMultiple) shapes.push_back({length, 0});
   shapes.push_back({longest, 0});
   return shapes;
@@ -103,8 +103,8 @@ std::vector<TextShape> thinned(const std::vector<TextShape>& shapes, size_t most
 
 }  // namespace
 
-std::vector<TextShape> possible_text_shapes(const Config& config, bool has_source) {
-  const std::vector<TextShape> shapes = shapes_of_one_text(config);
+std::vector<TextShape> possible_text_shapes(const LoadingSettings& loading, bool has_source) {
+  const std::vector<TextShape> shapes = shapes_of_one_text(loading);
   if (!has_source) return shapes;
   constexpr size_t kTexts = 8, kSources = 4;  // of which each pair is a program of its own
   std::vector<TextShape> pairs;

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "blipft/batch.h"
-#include "blipft/config.h"
+#include "blipft/loading.h"
 
 namespace blipft {
 
 /// Whether texts are packed: asked for, or left to us and padding is not learnt.
-bool packs_text(const Config& config);
+bool packs_text(const LoadingSettings& loading);
 /// Whether a step's samples are spread over its micro-batches by their length: where the loss does not depend on who
 /// shares one.
-bool balances_micro_batches(const Config& config);
+bool balances_micro_batches(const LoadingSettings& loading);
 
 /// Rows that a text of `tokens` tokens takes at least: one, so that a sample is never without rows.
 inline int64_t rows_of_text(int64_t tokens) { return std::max<int64_t>(tokens, 1); }

@@ -86,18 +86,18 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
   }
 }
 
-SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
+SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
                          const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key) {
   const int64_t size = dataset->size();
-  const std::string& path = key == std::string("data.val_path") ? config.data.val_path : config.data.path;
-  const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = config.data.max_text_tokens,
+  const std::string& path = key == std::string("data.val_path") ? loading.val_path : loading.path;
+  const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = loading.max_text_tokens,
                                       .vocabulary = inputs.vocabulary, .threads = threads,
-                                      .skip_bad = config.data.on_bad_sample == FaultAction::skip,
+                                      .skip_bad = loading.on_bad_sample == FaultAction::skip,
                                       .decoder_start = inputs.decoder_start};
   auto survey = std::make_shared<TextSurvey>(*dataset, tokenizer, settings);
-  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, key), ": ", key, ": ", path, ": none of the ",
+  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(loading.keys, key), ": ", key, ": ", path, ": none of the ",
                     survey->surveyed(), " texts has a token to learn among its first ",
-                    config.data.max_text_tokens, " (data.max_text_tokens)",
+                    loading.max_text_tokens, " (data.max_text_tokens)",
                     survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front(),
                     survey->bad() > 0 ? concat("; ", survey->bad(), " cannot be read: ", survey->bad_texts().front())
                                       : "");
@@ -107,10 +107,10 @@ SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> da
   return set;
 }
 
-std::string survey_text(const Config& config, const TextSurvey& survey) {
+std::string survey_text(const LoadingSettings& loading, const TextSurvey& survey) {
   std::string text = concat(survey.surveyed(), " texts");
   if (survey.cut() > 0)
-    text += concat(", ", survey.cut(), " cut to data.max_text_tokens ", config.data.max_text_tokens);
+    text += concat(", ", survey.cut(), " cut to data.max_text_tokens ", loading.max_text_tokens);
   const auto list = [&](int64_t count, const char* why, const std::vector<std::string>& names) {
     if (count == 0) return;
     text += concat(", ", count, why, " (");
@@ -126,11 +126,11 @@ namespace {
 
 /// Of texts of these lengths, and of their sources where there are any. Where places stay empty every row but a sample's
 /// last may have a label, and one label is there.
-TextNeed need_of(const Config& config, std::span<const int64_t> lengths, std::span<const int64_t> sources) {
-  const bool packed = packs_text(config);
-  const int64_t text = needed_size(packed, lengths, config.train.batch_size);
-  return {std::max(text, packed ? config.train.batch_size + 1 : 2),
-          needed_size(packed, sources, config.train.batch_size)};
+TextNeed need_of(const LoadingSettings& loading, std::span<const int64_t> lengths, std::span<const int64_t> sources) {
+  const bool packed = packs_text(loading);
+  const int64_t text = needed_size(packed, lengths, loading.batch_size);
+  return {std::max(text, packed ? loading.batch_size + 1 : 2),
+          needed_size(packed, sources, loading.batch_size)};
 }
 
 /// Samples of a rank's step, as lengths of both sides.
@@ -161,16 +161,16 @@ std::vector<int64_t> longest_together(std::vector<int64_t> lengths, bool repeats
 }
 
 /// How often the run's steps need which size.
-std::map<TextNeed, int64_t> needs_of_steps(const Config& config, int64_t world, const SampleSet& samples) {
-  const bool balances = balances_micro_batches(config);
+std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64_t world, const SampleSet& samples) {
+  const bool balances = balances_micro_batches(loading);
   const TextSurvey& survey = *samples.texts;
   const auto known = static_cast<int64_t>(survey.lengths().size());
-  const int64_t batch = config.train.batch_size, micro_batches = config.train.accumulate_grad_batches;
+  const int64_t batch = loading.batch_size, micro_batches = loading.micro_batches;
   // One rank with the micro-batches of all: micro-batch m of rank r is its (m * world + r)-th.
-  Sampler::Settings whole = sampler_settings(config, 0, 1, known, samples.epoch_samples);
+  Sampler::Settings whole = sampler_settings(loading, 0, 1, known, samples.epoch_samples);
   whole.micro_batches *= world;
   const Sampler sampler(whole);
-  const int64_t steps = count_steps(config.train, sampler.steps_per_epoch());
+  const int64_t steps = count_steps(loading, sampler.steps_per_epoch());
   const int64_t seen = std::min(steps, std::max<int64_t>(1, kMostSamplesSeen / (batch * micro_batches * world)));
   std::map<TextNeed, int64_t> needs;
   StepLengths lengths(batch * micro_batches);
@@ -181,29 +181,29 @@ std::map<TextNeed, int64_t> needs_of_steps(const Config& config, int64_t world, 
         lengths.set(static_cast<size_t>(i), survey,
                     slots[static_cast<size_t>((i / batch * world + rank) * batch + i % batch)].sample);
       if (balances) lengths.balance(micro_batches);
-      ++needs[need_of(config, lengths.text, lengths.source)];
+      ++needs[need_of(loading, lengths.text, lengths.source)];
     }
   }
   if (seen == steps) return needs;
   const bool repeats = samples.epoch_samples > known;  // what may come behind these
   const std::vector<int64_t> texts = longest_together(survey.lengths(), repeats, batch);
   const std::vector<int64_t> sources = longest_together(survey.source_lengths(), repeats, batch);
-  const bool packed = packs_text(config);
+  const bool packed = packs_text(loading);
   needs.emplace(TextNeed{needed_size(packed, texts, batch), needed_size(packed, sources, batch)}, 0);
   return needs;
 }
 
 /// The same of one validation's.
-std::map<TextNeed, int64_t> needs_of_validation(const Config& config, int64_t world, const SampleSet& samples) {
+std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, int64_t world, const SampleSet& samples) {
   const auto known = samples.texts->lengths().size();
-  const auto batch = static_cast<size_t>(config.train.batch_size);
-  const auto steps = static_cast<size_t>(validation_steps(config, world, static_cast<int64_t>(known)));
+  const auto batch = static_cast<size_t>(loading.batch_size);
+  const auto steps = static_cast<size_t>(validation_steps(loading, world, static_cast<int64_t>(known)));
   std::map<TextNeed, int64_t> needs;
   for (size_t first = 0; first < known && first < steps * batch * static_cast<size_t>(world); first += batch) {
-    StepLengths lengths(config.train.batch_size);  // behind the last sample are empty places
+    StepLengths lengths(loading.batch_size);  // behind the last sample are empty places
     for (size_t i = 0; i < batch && first + i < known; ++i)
       lengths.set(i, *samples.texts, static_cast<int64_t>(first + i));
-    ++needs[need_of(config, lengths.text, lengths.source)];
+    ++needs[need_of(loading, lengths.text, lengths.source)];
   }
   return needs;
 }
@@ -213,15 +213,15 @@ int64_t longest_of(const std::vector<int64_t>& lengths) { return *std::max_eleme
 /// One side of text shapes: `longest` of its texts, and the multiple to which sizes are rounded up.
 struct Side {
   int64_t longest = 0, most = 0, multiple = 8;
-  Side(const Config& config, int64_t longest_text, int64_t most_needed) : most(most_needed) {
+  Side(const LoadingSettings& loading, int64_t longest_text, int64_t most_needed) : most(most_needed) {
     // A sample with something to learn has two tokens at least, so that no shape is without labels.
-    longest = std::min(round_up(longest_text, 8), std::max<int64_t>(config.data.max_text_tokens, 2));
+    longest = std::min(round_up(longest_text, 8), std::max<int64_t>(loading.max_text_tokens, 2));
     const auto part = [&](int64_t parts) {
       return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most / parts)));
     };
-    if (packs_text(config)) {
+    if (packs_text(loading)) {
       multiple = std::max(std::clamp<int64_t>(part(16), 8, 64), part(512));
-      most = config.train.batch_size * longest;
+      most = loading.batch_size * longest;
     } else {
       most = longest;
     }
@@ -231,20 +231,20 @@ struct Side {
 
 }  // namespace
 
-std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples,
+std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int64_t world, const SampleSet& samples,
                                             const SampleSet& validation) {
   int64_t longest = longest_of(samples.texts->lengths()), source = longest_of(samples.texts->source_lengths());
-  if (config.data.text_padding == TextPadding::max) return possible_text_shapes(config, source > 0);
-  const bool packed = packs_text(config);
-  std::map<TextNeed, int64_t> needs = needs_of_steps(config, world, samples);
+  if (loading.text_padding == TextPadding::max) return possible_text_shapes(loading, source > 0);
+  const bool packed = packs_text(loading);
+  std::map<TextNeed, int64_t> needs = needs_of_steps(loading, world, samples);
   if (validation.texts) {
     longest = std::max(longest, longest_of(validation.texts->lengths()));
     source = std::max(source, longest_of(validation.texts->source_lengths()));
-    for (const auto& [need, count] : needs_of_validation(config, world, validation)) needs[need] += count;
+    for (const auto& [need, count] : needs_of_validation(loading, world, validation)) needs[need] += count;
   }
   TextNeed most;
   for (const auto& [need, count] : needs) most = {std::max(most.text, need.text), std::max(most.source, need.source)};
-  const Side texts(config, longest, most.text), sources(config, source, most.source);
+  const Side texts(loading, longest, most.text), sources(loading, source, most.source);
   // Shapes by the rows of both sides together: each has the most of either side among what it is the first to hold.
   std::map<int64_t, int64_t> counts;
   std::map<int64_t, TextNeed> largest;
@@ -268,12 +268,12 @@ std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world,
   return shapes;
 }
 
-TextShape mean_text_shape(const Config& config, int64_t world, const SampleSet& samples,
+TextShape mean_text_shape(const LoadingSettings& loading, int64_t world, const SampleSet& samples,
                           const std::vector<TextShape>& shapes) {
   TextShape mean = shapes.back();
   int64_t steps = 0;
   TextNeed sum;
-  for (const auto& [need, count] : needs_of_steps(config, world, samples)) {
+  for (const auto& [need, count] : needs_of_steps(loading, world, samples)) {
     const auto held = std::find_if(shapes.begin(), shapes.end() - 1,
                                    [&](const TextShape& shape) { return holds(shape, need); });
     steps += count;

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "blipft/config.h"
 #include "blipft/loading.h"
 #include "loading/sample_text.h"
 
@@ -78,21 +77,21 @@ class TextSurvey {
 /// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first `asked` (0:
 /// all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from, when none
 /// has.
-SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
+SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
                          const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key = "data.path");
 /// What was found: how many texts, how many cut, how many left out, and the names of the first of these.
-std::string survey_text(const Config& config, const TextSurvey& survey);
+std::string survey_text(const LoadingSettings& loading, const TextSurvey& survey);
 
 /// At most 16 text shapes, ascending, that hold every micro-batch of the run on `world` ranks with the least rows of
 /// padding; T is the longest text, rounded up. All steps are looked at, up to some ten million samples; behind that the
 /// last shape holds whatever may come. With validation samples, the steps of one validation count too. Both have texts.
 /// The same on every rank.
-std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples,
+std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int64_t world, const SampleSet& samples,
                                             const SampleSet& validation = {});
 
 /// The mean of `shapes`, which surveyed_text_shapes() chose for such a run, over the run's steps: what a step's
 /// micro-batches take on the average.
-TextShape mean_text_shape(const Config& config, int64_t world, const SampleSet& samples,
+TextShape mean_text_shape(const LoadingSettings& loading, int64_t world, const SampleSet& samples,
                           const std::vector<TextShape>& shapes);
 
 }  // namespace blipft

@@ -108,7 +108,7 @@ bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gp
   const int64_t gpu = static_cast<int64_t>(gpu_gib * (int64_t{1} << 30));
   const RunModel models(config);
   const std::unique_ptr<Model> model = models.make(config);
-  check_adapters(config, model->units());
+  check_adapters(adapter_files(config), model->units());
   const PlannedTexts texts(config, model->inputs(), world);
   const FitSearch search(asked, node_ranks, gpu, texts, models);
   const std::string cut = chooses ? concat("train.batch_size auto") :

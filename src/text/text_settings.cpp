@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "blipft/config.h"
 #include "blipft/error.h"
 #include "blipft/text.h"
 #include "io/file.h"

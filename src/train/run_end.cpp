@@ -7,6 +7,7 @@
 #include "base/memory_text.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
+#include "engine/room_settings.h"
 #include "io/saved_model.h"
 #include "train/observers/record_files.h"
 #include "weights/adapter_files.h"
@@ -50,7 +51,7 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
                                   .source = config.model.path,
                                   .settings = settings,
                                   .checkpoint = r.sources.checkpoint.get(),
-                                  .adapter_config = adapter_config(config, r.model().units()),
+                                  .adapter_config = adapter_config(adapter_files(config), r.model().units()),
                                   .origin = {r.run.id, steps}}));
     if (r.first_rank() && saved.back() != wanted)
       std::fprintf(stderr, "warning: %s: something that is not a saved model of this run has this name or needs it; it was "

@@ -65,9 +65,9 @@ bool keeps_model(const ordered_json& initialisation) {
 }
 
 // The saved adapters must mean what the run file says.
-void check_adapter_config(const Config& config) {
-  const std::string file = config.adapter.path + "/adapter_config.json";
-  BLIPFT_USER_CHECK(std::filesystem::exists(file), place_of(config, "adapter.path"), ": found no ", file,
+void check_adapter_config(const AdapterFiles& files) {
+  const std::string file = files.path + "/adapter_config.json";
+  BLIPFT_USER_CHECK(std::filesystem::exists(file), files.place, ": found no ", file,
                     "; expected a folder that PEFT's save_pretrained wrote, or a run's output.save_model (adapter/)");
   const ordered_json saved = io::read_json_file<ordered_json>(file);
   BLIPFT_USER_CHECK(saved.is_object(), file, ": found a JSON ", saved.type_name(), ", expected an object");
@@ -80,10 +80,10 @@ void check_adapter_config(const Config& config) {
                       io::brief(wanted), " (", ours, "); give both the same");
   };
   expect("peft_type", "LORA", "adapter.kind: lora");
-  expect("r", config.adapter.r, "adapter.r");
-  expect("lora_alpha", config.adapter.alpha, "adapter.alpha");
-  if (saved.contains("use_rslora") || config.adapter.rslora)
-    expect("use_rslora", config.adapter.rslora, "adapter.rslora");
+  expect("r", files.r, "adapter.r");
+  expect("lora_alpha", files.alpha, "adapter.alpha");
+  if (saved.contains("use_rslora") || files.rslora)
+    expect("use_rslora", files.rslora, "adapter.rslora");
   for (const auto& [key, value] : saved.items())
     BLIPFT_USER_CHECK(kOtherKeys.count(key) || key == "r" || key == "lora_alpha" || key == "lora_dropout" || is_off(value),
                       file, ": ", brief(key), ": found ", io::brief(value),
@@ -95,7 +95,7 @@ void check_adapter_config(const Config& config) {
 }
 
 // PEFT saves the weight of an adapted head as well: it must be the model's own. `numbers`: also by its numbers.
-void check_base_weights(const SafetensorsReader& adapters, const Units& units, const Config& config, bool numbers) {
+void check_base_weights(const SafetensorsReader& adapters, const Units& units, const AdapterFiles& files, bool numbers) {
   std::set<std::string> known;
   for (const Unit* unit : units)
     if (holds_adapters(*unit))
@@ -106,7 +106,7 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
     std::string name = stored.first;
     if (name.starts_with(kAdapterPrefix)) name = name.substr(kAdapterPrefix.size());
     if (const size_t at = name.find(kBaseLayer); at != std::string::npos) name.replace(at, kBaseLayer.size(), ".");
-    if (numbers && !model && config.model.init == InitialWeights::pretrained) model = std::make_unique<SafetensorsReader>(config.model.path);
+    if (numbers && !model && files.pretrained) model = std::make_unique<SafetensorsReader>(files.model_path);
     const NamedTensor* own = nullptr;
     bool is_there = false;
     for (const Unit* unit : units)
@@ -119,8 +119,8 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
     if (!numbers && is_there) continue;
     BLIPFT_USER_CHECK(own && own->second.shape == stored.second.shape && same_numbers(*model, *own, adapters, stored),
                       stored.second.file, ": tensor ", stored.first, ": it is no adapter that the run file describes, ",
-                      own ? concat("and differs from ", own->first, " of ", config.model.path)
-                          : concat("and no weight of the model at ", config.model.path),
+                      own ? concat("and differs from ", own->first, " of ", files.model_path)
+                          : concat("and no weight of the model at ", files.model_path),
                       "; check adapter.targets and model.path");
   }
 }
@@ -133,10 +133,10 @@ std::string name_of_base(const std::string& folder) {
 
 }  // namespace
 
-std::string adapter_config(const Config& config, const Units& units) {
+std::string adapter_config(const AdapterFiles& files, const Units& units) {
   const std::set<std::string> modules = adapted_modules(units);
   if (modules.empty()) return "";
-  const FamilySpec& family = family_of(config.model.path);
+  const FamilySpec& family = family_of(files.model_path);
   const ModelClass& base = family.saved_as;
   std::set<std::string> targets;
   for (const std::string& module : modules) {
@@ -144,7 +144,6 @@ std::string adapter_config(const Config& config, const Units& units) {
     // An end would mean modules of the parts that are not ours, too.
     targets.insert(family.kept_tensors.empty() && all_adapted(units, modules, end) ? end : module);
   }
-  const AdapterSection& adapter = config.adapter;
   const auto number = [](double value) {   // alpha is an integer in most files
     return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
   };
@@ -155,26 +154,26 @@ std::string adapter_config(const Config& config, const Units& units) {
   else if (base.seq_to_seq) task = "SEQ_2_SEQ_LM";
   else mapping = {{"base_model_class", base.name}, {"parent_library", base.module}};
   ordered_json text = {{"peft_type", "LORA"}, {"task_type", task}, {"auto_mapping", mapping},
-                       {"base_model_name_or_path", name_of_base(config.model.path)}, {"r", adapter.r},
-                       {"lora_alpha", number(adapter.alpha)}, {"lora_dropout", adapter.dropout},
-                       {"use_rslora", adapter.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
+                       {"base_model_name_or_path", name_of_base(files.model_path)}, {"r", files.r},
+                       {"lora_alpha", number(files.alpha)}, {"lora_dropout", files.dropout},
+                       {"use_rslora", files.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
                        {"inference_mode", true}, {"target_modules", targets}};
   return text.dump(2) + "\n";
 }
 
-void check_adapters(const Config& config, const Units& units) {
-  if (config.adapter.path.empty()) return;
-  check_adapter_config(config);
-  const SafetensorsReader reader(config.adapter.path, "adapter_model");
+void check_adapters(const AdapterFiles& files, const Units& units) {
+  if (files.path.empty()) return;
+  check_adapter_config(files);
+  const SafetensorsReader reader(files.path, "adapter_model");
   check_weights(units, reader, Source::adapter);
-  check_base_weights(reader, units, config, false);
+  check_base_weights(reader, units, files, false);
 }
 
-std::shared_ptr<const SafetensorsReader> load_adapters(const WeightContext& context, const Config& config) {
-  if (config.adapter.path.empty()) return nullptr;
-  check_adapters(config, context.units);
-  auto reader = std::make_shared<const SafetensorsReader>(config.adapter.path, "adapter_model");
-  check_base_weights(*reader, context.units, config, true);
+std::shared_ptr<const SafetensorsReader> load_adapters(const WeightContext& context, const AdapterFiles& files) {
+  if (files.path.empty()) return nullptr;
+  check_adapters(files, context.units);
+  auto reader = std::make_shared<const SafetensorsReader>(files.path, "adapter_model");
+  check_base_weights(*reader, context.units, files, true);
   load_weights(context, *reader, 1, Source::adapter);
   return reader;
 }

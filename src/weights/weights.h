@@ -5,7 +5,6 @@
 
 #include "blipft/checkpoint.h"
 #include "blipft/comm.h"
-#include "blipft/config.h"
 #include "blipft/strategy.h"
 #include "weights/stored_tensors.h"
 

@@ -410,16 +410,8 @@ TEST_SUITE("json data") {
 
   TEST_CASE("the default of data.max_text_tokens is 512 for JSON data, and 50 for captions") {
     const TemporaryDirectory directory;
-    const auto settled = [&](const std::string& path, DatasetFormat format, int64_t given = 0) {
-      Config config;
-      config.data.path = path;
-      config.data.format = format;
-      if (given > 0) {
-        config.data.max_text_tokens = given;
-        config.places["data.max_text_tokens"] = "run.yaml:3";
-      }
-      settle_data(config);
-      return config.data.max_text_tokens;
+    const auto settled = [](const std::string& path, DatasetFormat format) {
+      return usual_text_tokens(path, format, {}, Config().data.max_text_tokens);
     };
     directory.write("a.jsonl", "");
     CHECK(settled(directory.path.string(), DatasetFormat::automatic) == 512);
@@ -428,7 +420,6 @@ TEST_SUITE("json data") {
     CHECK(settled(directory / "absent", DatasetFormat::automatic) == 50);
     CHECK(settled(directory / "absent", DatasetFormat::json) == 512);
     CHECK(settled(directory.path.string(), DatasetFormat::imagefolder) == 50);
-    CHECK(settled(directory.path.string(), DatasetFormat::automatic, 77) == 77);
     directory.write("metadata.jsonl", "");
     CHECK(settled(directory.path.string(), DatasetFormat::automatic) == 50);
   }

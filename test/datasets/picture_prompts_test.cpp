@@ -9,6 +9,7 @@
 
 #include "blipft/prompts.h"
 #include "datasets/record_checks.h"
+#include "engine/room_settings.h"
 #include "io/digest.h"
 #include "loading/loader_fixture.h"
 #include "loading/sample_text.h"
@@ -213,10 +214,10 @@ TEST_SUITE("picture prompts") {
       const auto tokenizer = std::make_shared<ByteTokenizer>();
       const ModelInputs inputs = pictures ? small_pictures() : ModelInputs{.max_text_tokens = 100, .vocabulary = 256};
       SampleSet set{dataset, 0, nullptr};
-      if (!pictures) set = survey_samples(own, dataset, *tokenizer, {.vocabulary = 256}, 2, 0);
+      if (!pictures) set = survey_samples(loading_settings(own), dataset, *tokenizer, {.vocabulary = 256}, 2, 0);
       std::vector<std::unique_ptr<DataLoader>> loaders;
       for (int64_t rank = 0; rank < world; ++rank)
-        loaders.push_back(make_data_loader(own, rank, world, inputs, {TextShape{20}}, tokenizer, set, device));
+        loaders.push_back(make_data_loader(loading_settings(own), rank, world, inputs, {TextShape{20}}, tokenizer, set, device));
       for (int64_t step = 0; step < 6; ++step)
         for (const auto& loader : loaders) {
           const HostBatch* batch = loader->next();
@@ -240,7 +241,7 @@ TEST_SUITE("picture prompts") {
     CHECK(kinds.size() > 4);
     HostDevice device;
     config.train.batch_size = 12;
-    const auto validation = make_validation_loader(config, 0, 1, small_pictures(), {TextShape{20}},
+    const auto validation = make_validation_loader(loading_settings(config), 0, 1, small_pictures(), {TextShape{20}},
                                                    std::make_shared<ByteTokenizer>(), {dataset}, device);
     const HostBatch* batch = validation->next();
     for (int64_t i = 0; i < 12; ++i)

@@ -97,10 +97,7 @@ TEST_SUITE("tables") {
     check_file("a.jsonl.gz", "no gzip", {"not valid gzip data"});
     check_file("a.jsonl.gz", "", {"truncated"});
     CHECK(message_of([&] { io::read_gzip(directory / "gz/c.csv.gz", 1000); }).find("more than 1000 bytes") != std::string::npos);
-    Config config;
-    config.data.path = directory / "gz";
-    settle_data(config);
-    CHECK(config.data.max_text_tokens == 512);
+    CHECK(usual_text_tokens(directory / "gz", DatasetFormat::automatic, {}, 50) == 512);
   }
 
   TEST_CASE("a table with names of pictures, whatever it and its columns are called") {
@@ -121,10 +118,7 @@ TEST_SUITE("tables") {
           const std::string file = directory.write(std::string(folder) + "/" + name + (compressed ? ".gz" : ""),
                                                    compressed ? gzipped(text) : text);
           for (const std::string& path : {file, directory / folder}) {
-            Config config;
-            config.data.path = path;
-            settle_data(config);
-            CHECK(config.data.max_text_tokens == 50);
+            CHECK(usual_text_tokens(path, DatasetFormat::automatic, {}, 50) == 50);
             const auto dataset = open_dataset(path, DatasetFormat::automatic);
             REQUIRE(dataset->size() == 2);
             CHECK(dataset->read(1).picture->size() == kJpeg.size());

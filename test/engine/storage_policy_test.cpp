@@ -120,7 +120,7 @@ TEST_SUITE("storage policy") {
       config.train.optim = optim;
       if (offload) config.parallel.offload = {OffloadedData::optimizer};
       const std::unique_ptr<Model> model = make_model(config);
-      return plan_memory(config, *model, {1}, 0, possible_text_shapes(config));
+      return plan_memory(config, *model, {1}, 0, possible_text_shapes(loading_settings(config)));
     };
     for (const char* optim : {"adamw", "adamw8bit", "lion"}) {
       CAPTURE(optim);
@@ -140,7 +140,7 @@ TEST_SUITE("storage policy") {
       Config config = config_of(quantize, {"vision"});
       config.data.max_text_tokens = 12;
       const std::unique_ptr<Model> model = make_model(config);
-      const MemoryPlan plan = plan_memory(config, *model, {1}, 0, possible_text_shapes(config));
+      const MemoryPlan plan = plan_memory(config, *model, {1}, 0, possible_text_shapes(loading_settings(config)));
       int64_t bytes = 0;
       for (const PlanEntry& entry : plan.arena->peak_entries())
         if (entry.name == name && entry.owner == Owner::parameters) bytes += entry.bytes;

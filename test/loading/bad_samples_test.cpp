@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "engine/room_settings.h"
 #include "loading/loader_fixture.h"
 #include "loading/sampler_settings.h"
 #include "support/error_message.h"
@@ -25,7 +26,7 @@ TEST_SUITE("bad samples") {
     config.train.batch_size = 1;
     config.data.shuffle = false;
     HostDevice device;
-    const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
+    const auto loader = make_data_loader(loading_settings(config), 0, 1, small_pictures(), possible_text_shapes(loading_settings(config)),
                                          std::make_shared<ByteTokenizer>(), {std::make_shared<Unreadable>()},
                                          device);
     CHECK(loader->first_text_shapes(8).size() == 2);  // steps of two samples: 0 1, 2 3, 4 5

@@ -13,6 +13,7 @@
 
 #include "blipft/error.h"
 #include "blipft/loading.h"
+#include "engine/room_settings.h"
 #include "loading/text_shapes.h"
 #include "support/byte_tokenizer.h"
 #include "support/golden_files.h"
@@ -109,7 +110,7 @@ const T* part(const HostBatch& batch, BatchPart which) {
 
 inline std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_ptr<SmallDataset>& dataset,
                                                Device& device, int64_t rank = 0, int64_t world = 1) {
-  return make_data_loader(config, rank, world, small_pictures(), possible_text_shapes(config),
+  return make_data_loader(loading_settings(config), rank, world, small_pictures(), possible_text_shapes(loading_settings(config)),
                           std::make_shared<ByteTokenizer>(), {dataset}, device);
 }
 

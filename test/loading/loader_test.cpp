@@ -16,6 +16,7 @@
 #include "blipft/error.h"
 #include "blipft/loading.h"
 #include "blipft/pictures.h"
+#include "engine/room_settings.h"
 #include "loading/loader_fixture.h"
 #include "loading/sampler_settings.h"
 #include "support/choice_of.h"
@@ -100,7 +101,7 @@ TEST_SUITE("loader") {
     Sampler::Settings s = settings(31, 4, 3);
     s.seed = 5;
     const Sampler sampler(s);
-    const auto shapes = possible_text_shapes(config);
+    const auto shapes = possible_text_shapes(loading_settings(config));
     int64_t smaller = 0;
     while (const HostBatch* batch = loader->next()) {
       const BatchLayout& layout = batch->layout;
@@ -153,7 +154,7 @@ TEST_SUITE("loader") {
           const int64_t steps = 31 / (6 * config.train.accumulate_grad_batches);
           CHECK(loader->steps_per_epoch() == steps);
           CHECK(loader->total_steps() == 3 * steps);
-          const auto shapes = possible_text_shapes(config);
+          const auto shapes = possible_text_shapes(loading_settings(config));
           for (int64_t step = 0; step < 3 * steps; ++step) {
             CAPTURE(step);
             const HostBatch* batch = loader->next();
@@ -184,7 +185,7 @@ TEST_SUITE("loader") {
         config.data.exif_orientation = turn;
         config.data.transparency = choice_of<Transparency>(transparency);
         HostDevice device;
-        const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
+        const auto loader = make_data_loader(loading_settings(config), 0, 1, small_pictures(), possible_text_shapes(loading_settings(config)),
                                              std::make_shared<ByteTokenizer>(), {dataset}, device);
         const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
                                            {turn, transparency == std::string("white")});
@@ -323,8 +324,8 @@ TEST_SUITE("loader") {
     for (const int64_t epochs : {1, 6}) {  // one epoch decodes each photo; five more only copy
       config.train.max_epochs = epochs;
       const auto start = std::chrono::steady_clock::now();
-      const auto loader = make_data_loader(config, 0, 1, {.picture_size = 224, .vocabulary = 256},
-                                           possible_text_shapes(config), std::make_shared<ByteTokenizer>(),
+      const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 224, .vocabulary = 256},
+                                           possible_text_shapes(loading_settings(config)), std::make_shared<ByteTokenizer>(),
                                            {open_dataset(path, DatasetFormat::automatic)}, device);
       int64_t samples = 0;
       while (const HostBatch* batch = loader->next()) {

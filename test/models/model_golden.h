@@ -98,7 +98,7 @@ class Trainer {
       statistics.std[c] = golden.about["pixel_std"][c];
     }
     hold = std::make_unique<HoldGradients>(config_);
-    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_, model->inputs().has_source()), hold.get());
+    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(loading_settings(config_), model->inputs().has_source()), hold.get());
     arena = std::make_unique<Arena>(*device, *plan.arena);
     engine = std::make_unique<Engine>(EngineParts{engine_settings(config_), model.get(), device.get(), ops.get(), comm.get(),
                                                   arena.get(), optimizer.get(), hold.get(), nullptr, statistics,
@@ -111,7 +111,7 @@ class Trainer {
     const WeightContext context{model->units(), &engine->store, engine->strategy.get(), device.get(), ops.get(),
                                 arena->scratch()};
     load_weights(context, reader, 2);
-    load_adapters(context, config_);
+    load_adapters(context, adapter_files(config_));
     make_batch(golden, false);
   }
   ~Trainer() {

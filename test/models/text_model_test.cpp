@@ -62,7 +62,7 @@ Trained train(Model& model, const Config& config, const std::shared_ptr<Dataset>
   const auto ops = make_cpu_ops();
   const auto comm = make_self_comm(*device);
   const auto optimizer = make_optimizer(config.train);
-  const std::vector<TextShape> shapes = possible_text_shapes(config);
+  const std::vector<TextShape> shapes = possible_text_shapes(loading_settings(config));
   const MemoryPlan plan = plan_memory(config, model, 1, 0, shapes);
   Arena arena(*device, *plan.arena);
   Engine engine({.settings = engine_settings(config), .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
@@ -72,7 +72,7 @@ Trained train(Model& model, const Config& config, const std::shared_ptr<Dataset>
   engine.bind();
   StepProgram& program = *engine.program;
   init_weights({model.units(), &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
-  const auto loader = make_data_loader(config, 0, 1, model.inputs(), shapes, ends_with_three(),
+  const auto loader = make_data_loader(loading_settings(config), 0, 1, model.inputs(), shapes, ends_with_three(),
                                        {dataset}, *device);
   Trained trained;
   while (const HostBatch* batch = loader->next()) {
@@ -169,8 +169,8 @@ TEST_SUITE("text model") {
   TEST_CASE("a model that reads pictures refuses samples without one, by name") {
     const auto device = make_cpu_device(1);
     const Config config = text_config("packed");
-    const auto loader = make_data_loader(config, 0, 1, {.picture_size = 8, .vocabulary = 128},
-                                         possible_text_shapes(config), ends_with_three(),
+    const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 8, .vocabulary = 128},
+                                         possible_text_shapes(loading_settings(config)), ends_with_three(),
                                          {std::make_shared<Questions>()}, *device);
     const std::string message = testing::message_of([&] { loader->next(); });
     CHECK_MESSAGE(message.find("question 0: found no picture") != std::string::npos, message);

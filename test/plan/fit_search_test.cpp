@@ -87,7 +87,7 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
           config.parallel.offload = offload;
           const GroupSizes groups = group_sizes(config, ranks, ranks);
           const std::unique_ptr<Model> model = make_model(config);
-          const std::vector<TextShape> shapes = possible_text_shapes(config);
+          const std::vector<TextShape> shapes = possible_text_shapes(loading_settings(config));
           const StepTime time = estimate_step_time(config, *model, groups, reshard == "step", shapes.back());
           const MemoryPlan plan = plan_memory(config, *model, groups, 0, shapes);
           tried.push_back({fit_overrides(asked, config), time.total(),

@@ -31,14 +31,14 @@ struct Estimated {
 
 Estimated estimated(const Config& config, int64_t ranks = 1, bool hold = false) {
   Estimated result{{}, make_model(config)};
-  result.time = estimate_step_time(config, *result.model, {ranks}, hold, possible_text_shapes(config).back());
+  result.time = estimate_step_time(config, *result.model, {ranks}, hold, possible_text_shapes(loading_settings(config)).back());
   return result;
 }
 
 // Weights in whole shards, as they are stored.
 double padded_elements(const Config& config, const Model& model, const GroupSizes& ranks, bool hold) {
   const std::unique_ptr<Model> own = make_model(config);
-  const MemoryPlan plan = record_plan(config, *own, ranks, hold, {possible_text_shapes(config).back()});
+  const MemoryPlan plan = record_plan(config, *own, ranks, hold, {possible_text_shapes(loading_settings(config)).back()});
   double sum = 0;
   for (const Unit* unit : own->units()) sum += static_cast<double>(plan.engine->store.shard(*unit).padded);
   CHECK(sum >= static_cast<double>(model.parameter_count()));

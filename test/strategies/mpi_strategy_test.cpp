@@ -2,6 +2,7 @@
 //
 // Each rank computes the reference by itself. Where the maths is the same down to the order of sums, bits must be
 // equal; elsewhere the bounds follow from the dtype and the length of the sums, see Tolerance.
+#include "engine/room_settings.h"
 #include "strategies/strategy_harness.h"
 
 using namespace blipft;
@@ -202,7 +203,7 @@ TEST_SUITE("mpi strategies") {
       job.config.data.text_padding = TextPadding::longest;
       job.config.train.act_ckpt = LayerCheckpointing::half;
       job.steps = 4;
-      REQUIRE(possible_text_shapes(job.config) == std::vector<TextShape>{{8}, {12}});
+      REQUIRE(possible_text_shapes(loading_settings(job.config)) == std::vector<TextShape>{{8}, {12}});
       check_deals(job, {1, 3});
     }
   }
@@ -214,7 +215,7 @@ TEST_SUITE("mpi strategies") {
       job.config.train.dropout = true;
       const Outcome padded = train_alone(job);
       job.config.data.text_padding = TextPadding::packed;
-      CHECK(possible_text_shapes(job.config).size() > 1);
+      CHECK(possible_text_shapes(loading_settings(job.config)).size() > 1);
       for (Deal deal : deals(job, {1})) {
         CAPTURE(describe(deal));
         check_close(train_together(job, deal), padded, job);

@@ -168,7 +168,7 @@ class TestRun {
     model_ = job_.make_model();
     hold_ = std::make_unique<HoldGradients>(c);
     const StoragePolicy* policy = job.policy ? job.policy : hold_.get();
-    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(c, model_->inputs().has_source()), policy);
+    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(loading_settings(c), model_->inputs().has_source()), policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = std::make_unique<Engine>(EngineParts{engine_settings(c), model_.get(), device_.get(), ops_.get(), groups(),
                                                    arena_.get(), optimizer_.get(), policy, nullptr,

@@ -10,6 +10,7 @@
 #include "blipft/error.h"
 #include "blipft/evaluate.h"
 #include "engine/decode/prompt_set.h"
+#include "engine/room_settings.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "loading/sample_text.h"
@@ -84,14 +85,14 @@ std::vector<Question> read_questions(const std::string& file, int64_t most) {
 Split training_split(const Config& config, const std::vector<Question>& all, const Tokenizer& tokenizer) {
   try {
     const auto dataset = open_dataset(config.data.path, config.data.format, text_settings(config, tokenizer));
-    if (dataset->size() == static_cast<int64_t>(all.size())) return split_samples(config, *dataset);
+    if (dataset->size() == static_cast<int64_t>(all.size())) return split_samples(loading_settings(config), *dataset);
   } catch (const UserError&) {             // these are questions alone
   }
   std::vector<int64_t> groups;
   std::map<std::string, int64_t> numbers;
   for (const Question& question : all)
     groups.push_back(numbers.try_emplace(question.query, static_cast<int64_t>(numbers.size())).first->second);
-  return split_samples(config, groups);
+  return split_samples(loading_settings(config), groups);
 }
 
 // Those alone that a training on `all` held out, of these the first config.generate.samples.

@@ -88,7 +88,7 @@ RunTrace::RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t
   const Fp8Products* fp8 = r_.plan.memory.engine->fp8.get();
   trace_->set_names(units, SpanRecorder::phase_names(), fp8 ? fp8->names() : std::vector<std::string>{});
   if (r_.config().trace.enabled && r_.config().trace.samples)
-    order_ = make_training_order(r_.config(), r_.world.rank(), r_.world.size(), r_.data.training.dataset->size(),
+    order_ = make_training_order(loading_settings(r_.config()), r_.world.rank(), r_.world.size(), r_.data.training.dataset->size(),
                                  r_.data.training.epoch_samples);
   note_run();
   note_versions();

@@ -42,7 +42,7 @@ std::string batch_text(const Config& config, const std::string& choice, int64_t 
 
 std::string validation_text(const Config& config, const RunData& data) {
   const int64_t samples = data.validation.dataset->size();
-  const std::string texts = data.surveyed() ? survey_text(config, *data.validation.texts) : "";
+  const std::string texts = data.surveyed() ? survey_text(loading_settings(config), *data.validation.texts) : "";
   return concat(samples, " samples", texts.empty() || texts == concat(samples, " texts") ? "" : concat(": ", texts));
 }
 
@@ -68,7 +68,7 @@ void print_data(const TrainingResources& r, const Progress::Run& run) {
   const Config& config = r.config();
   std::printf("data       %s\n", data_text(config, r.data, run).c_str());
   if (r.data.surveyed())
-    std::printf("texts      %s; %s\n", survey_text(config, *r.data.training.texts).c_str(),
+    std::printf("texts      %s; %s\n", survey_text(loading_settings(config), *r.data.training.texts).c_str(),
                 text_shapes_text(r.plan.memory.text_shapes).c_str());
   if (r.data.validates()) std::printf("validation %s\n", validation_text(config, r.data).c_str());
 }

@@ -221,7 +221,8 @@ void TrainingStart::Parts::open_model() {
   facts_.model = std::make_shared<RunModel>(config_);
   r_.plan.model = facts_.model->make(config_);
   check_saved_parts(config_);
-  if (!r_.run.resume) check_adapters(config_, r_.model().units());  // here already: reading the model takes its time
+  // Here already: reading the model takes its time.
+  if (!r_.run.resume) check_adapters(adapter_files(config_), r_.model().units());
 }
 
 void TrainingStart::Parts::open_data() {
@@ -284,13 +285,14 @@ void TrainingStart::Parts::start_loaders() {
   const RunData& data = r_.data;
   Device& device = *r_.backend.device;
   const int64_t first_step = r_.run.first_step;
-  r_.loaders.training = make_data_loader(config_, world_.rank(), world_.size(), r_.model().inputs(), data.text_shapes,
+  const LoadingSettings settings = loading_settings(config_);
+  r_.loaders.training = make_data_loader(settings, world_.rank(), world_.size(), r_.model().inputs(), data.text_shapes,
                                          data.tokenizer, data.training, device, first_step, data.instructions);
   BLIPFT_USER_CHECK(first_step <= r_.total_steps(), r_.run.resume->folder, ": the checkpoint was written after ", first_step,
                     " steps, but the run has ", r_.total_steps(),
                     " in all; raise train.max_steps or train.max_epochs to continue");
   if (!data.validates()) return;
-  r_.loaders.validation = make_validation_loader(config_, world_.rank(), world_.size(), r_.model().inputs(), data.text_shapes,
+  r_.loaders.validation = make_validation_loader(settings, world_.rank(), world_.size(), r_.model().inputs(), data.text_shapes,
                                                  data.tokenizer, data.validation, device, data.instructions);
 }
 
@@ -392,7 +394,7 @@ void TrainingStart::Parts::init_values(bool random) {
 void TrainingStart::Parts::restore() {
   const ResumePoint* resume = r_.run.resume.get();
   if (resume) restore_state(*context_, resume->index, resume->folder, 4);
-  else r_.sources.adapters = load_adapters(*context_, config_);
+  else r_.sources.adapters = load_adapters(*context_, adapter_files(config_));
 }
 
 void TrainingStart::Parts::read_weights() {

@@ -1,0 +1,17 @@
+// What the keys of a run file become for the rooms below, which see no Config.
+#pragma once
+
+#include "blipft/config.h"
+#include "blipft/loading.h"
+#include "engine/engine_settings.h"
+#include "weights/adapter_files.h"
+
+namespace blipft {
+
+EngineSettings engine_settings(const Config& config);
+StorageSettings storage_settings(const Config& config);
+PeerMemory peer_memory(const Config& config);
+LoadingSettings loading_settings(const Config& config);
+AdapterFiles adapter_files(const Config& config);
+
+}  // namespace blipft
