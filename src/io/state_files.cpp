@@ -49,6 +49,9 @@ void check_index(const ordered_json& json, const std::string& text) {
   BLIPFT_USER_CHECK(whole, "its text does not have the checksum in its last line", kDamaged);
   BLIPFT_USER_CHECK(version == kVersion, "version ", version, " of the format, expected ", kVersion,
                     "; it was written by another version of blipft: go on with that");
+  const auto layout = json.value("parameter_layout", int64_t{1});  // older checkpoints do not have the key
+  BLIPFT_USER_CHECK(layout <= kParameterLayout, "parameter_layout: found ", layout, ", expected at most ", kParameterLayout,
+                    ". A newer version of blipft wrote this checkpoint: resume it or export its model with that");
 }
 
 int64_t whole_numel(const StatePiece& piece) { return checked_numel(piece.shape, blipft::brief(piece.tensor)); }
@@ -156,8 +159,8 @@ std::string index_text(const StateIndex& index) {
   ordered_json config = ordered_json::object(), files = ordered_json::array();
   for (const auto& [key, value] : index.config) config[key] = value;
   for (const StateFile& file : index.files) files.push_back(to_json(file));
-  const ordered_json json{{"format", kFormat}, {"version", kVersion}, {"step", index.step}, {"run", index.run},
-                          {"config", std::move(config)}, {"files", std::move(files)}};
+  const ordered_json json{{"format", kFormat}, {"version", kVersion}, {"parameter_layout", kParameterLayout},
+                          {"step", index.step}, {"run", index.run}, {"config", std::move(config)}, {"files", std::move(files)}};
   std::string text = json.dump(1, ' ', false, ordered_json::error_handler_t::replace);  // a path may be in another encoding
   text.resize(text.size() - 2);            // the line end and bracket that close it
   return with_checksum(text);

@@ -19,6 +19,10 @@ namespace blipft::io {
 /// Elements of a piece are checked in segments of so many bytes, each with a checksum of its own.
 constexpr int64_t kSegmentBytes = int64_t{32} << 20;
 
+/// The version of the layout in which models declare their parameters: names, shapes and the order of elements. Raise it
+/// when the layout of an existing family changes: checkpoints hold parameters in this layout.
+constexpr int64_t kParameterLayout = 1;
+
 struct StatePiece {
   std::string tensor;                      ///< "exp_avg/model.norm.weight"
   DType dtype = DType::f32;

@@ -133,6 +133,24 @@ TEST_SUITE("state files") {
                                                   "of blipft: go on with that");
   }
 
+  TEST_CASE("a newer layout of parameters is refused by name, and an index without one has layout 1") {
+    const TemporaryDirectory folder;
+    const std::string path = folder / "checkpoint.json", key = concat("\"parameter_layout\": ", kParameterLayout);
+    std::string text = index_text({7, {}, {}, {}});
+    text.resize(text.rfind(",\n \"crc32c\""));
+    REQUIRE(text.find(key) != std::string::npos);
+    const auto message = [&](const std::string& instead) {
+      std::string changed = text;
+      std::ofstream(path, std::ios::binary) << with_checksum(changed.replace(changed.find(key), key.size(), instead));
+      return testing::message_of([&] { (void)read_index(folder.path.string()); });
+    };
+    CHECK(message(key) == "");
+    CHECK(message("\"other\": 1") == "");
+    const std::string refused = message(concat("\"parameter_layout\": ", kParameterLayout + 1));
+    CHECK_MESSAGE(refused.find(concat(path, ": parameter_layout: found ", kParameterLayout + 1)) == 0, refused);
+    CHECK_MESSAGE(refused.find("resume it or export its model with that") != std::string::npos, refused);
+  }
+
   TEST_CASE("what an index says of names is quoted briefly") {
     const TemporaryDirectory folder;
     const auto message = [&](const std::string& name, const std::string& tensor, const std::string& dtype,
