@@ -14,7 +14,7 @@ import sys
 
 os.environ.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import PROGRAM, Space, checkpoint, mpirun, run, start, steps_of  # noqa: E402
+from program_runs import PROGRAM, Space, TwoModels, checkpoint, mpirun, run, start, steps_of, trained  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 EPOCH = ("train.total_batch_size=12", "train.batch_size=4")  # four steps an epoch
@@ -107,6 +107,21 @@ def a_held_out_picture_is_not_trained_on(space):
     check(scored.status == 0, scored)
     lines = [json.loads(line) for line in next(scored.output.rglob("generated*.jsonl")).read_text().splitlines()]
     check(len(lines) == 3 and all(len(line["references"]) == 5 for line in lines), lines)
+
+
+@test
+def a_conversation_of_10000_turns_is_read_in_seconds(space):
+    models = TwoModels(space.new(), "train:\n  batch_size: 8\n  max_steps: 1\nparallel:\n  threads: 1\n")
+    seconds = {}
+    for turns in (2, 10000):               # 8 records of 10,000 turns took over a minute when the time grew with their square
+        messages = [{"role": ("user", "assistant")[i % 2], "content": f"turn {i} says hello"} for i in range(turns)]
+        records = models.folder / f"{turns}.jsonl"
+        records.write_text((json.dumps({"messages": messages}) + "\n") * 8)
+        result = trained(models, "text", 1, f"data.path={records}", "data.chat_template=chatml")
+        check(len(result.losses()) == 1, result)
+        seconds[turns] = result.seconds
+    check(seconds[10000] < seconds[2] + 10, seconds)
+    print(f"8 conversations: {seconds[2]:.1f} s with 2 turns each, {seconds[10000]:.1f} s with 10,000")
 
 
 if __name__ == "__main__":
