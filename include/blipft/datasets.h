@@ -20,65 +20,68 @@ class Dataset {
   using Segment = TextSegment;
   struct Answer {
     std::string text;
-    double weight = 1;                      ///< > 0, in proportion to the others'
+    double weight = 1;                      ///< > 0, relative to the weights of the other answers
   };
   struct Sample {
-    std::string name;                       ///< for messages: the picture's file, or tar member, or file and line
-    std::vector<Segment> segments;          ///< its text: each is tokenized apart, then they are joined
+    std::string name;                       ///< for messages: the picture's file or tar member, or file and line
+    std::vector<Segment> segments;          ///< the sample's text; segments are tokenized one by one, then concatenated
     std::optional<std::vector<uint8_t>> picture;  ///< encoded JPEG, PNG or WebP
-    bool whole = false;                     ///< the segments are one text, tokenized in one go: what it begins and ends
-                                            ///< with stands in it
-    std::optional<bool> ends = {};          ///< whether the end token stands behind the joined segments, once; nullopt:
-                                            ///< what the tokenizer's files put behind every text
-    std::vector<Answer> answers = {};       ///< more than one: the last segment is one of these, drawn in each pass
-    int64_t number = 0;                     ///< with answers: draws depend on it
+    bool whole = false;                     ///< true if the segments are tokenized as one text, which contains its own
+                                            ///< begin and end tokens
+    std::optional<bool> ends = {};          ///< true if one end token follows the last segment, false if none does;
+                                            ///< nullopt: the tokenizer's files decide
+    std::vector<Answer> answers = {};       ///< if there are several, each epoch draws one as the last segment
+    int64_t number = 0;                     ///< numbers the random draws of answers
   };
-  /// What generation takes of a sample: the text up to what is to be generated.
+  /// The part of a sample that generation reads: its text up to the answer.
   struct Prompt {
-    std::string name;                       ///< as of the sample
-    std::string id;                         ///< question_id or image_id of the record, as JSON; empty: it has none
-    std::string picture;                    ///< the same for samples of one picture; empty: it has none
-    std::string text;                       ///< empty: nothing but what the tokenizer puts before every text
-    bool whole = false;                     ///< what it begins with stands in it: a conversation
-    std::vector<std::string> references;    ///< texts that would be right
+    std::string name;                       ///< name of the sample
+    std::string id;                         ///< question_id or image_id of the record as JSON, empty if there is none
+    std::string picture;                    ///< key of the picture, equal for all samples of one picture; empty if none
+    std::string text;                       ///< if empty, the prompt has only the tokens that begin every text
+    bool whole = false;                     ///< true if the text contains its own begin token (a conversation)
+    std::vector<std::string> references;    ///< correct answers
     bool operator==(const Prompt&) const = default;
   };
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual Sample read(int64_t index) const = 0;
-  /// Reads no picture. This default is right where the text is no conversation and has no prompt.
+  /// Returns the prompt of a sample without reading its picture. This default suits texts without a prompt.
   virtual Prompt read_prompt(int64_t index) const;
-  /// The number of a sample in the order of the files, from 0; another one than its index where samples were left out.
+  /// Returns the number of a sample in the order of the files, from 0. It differs from the index if samples were left
+  /// out.
   virtual int64_t number_of(int64_t index) const { return index; }
-  virtual bool has_pictures() const { return true; }  ///< false: no sample has one
-  /// Samples of one group stay together when a part of the samples is held out.
+  virtual bool has_pictures() const { return true; }  ///< false if no sample has a picture
+  /// A split into training and validation samples never separates the samples of one group.
   struct SplitGroup {
-    std::string name;                       ///< empty: the sample is a group by itself
-    bool is_prompt = false;                 ///< the group's samples share a prompt, not a picture
+    std::string name;                       ///< if empty, the sample is a group of its own
+    bool is_prompt = false;                 ///< true if the samples of the group share a prompt, false for a picture
   };
-  /// The group of a sample: that of its picture, else that of its prompt. A sample that cannot be read has no group.
+  /// Returns the group of a sample's picture or, without pictures, of its prompt. An unreadable sample has no group.
   virtual SplitGroup split_group(int64_t index) const;
-  /// Throws UserError with the number and the first of the pictures that have an unsupported format, such as GIF. Looks at
-  /// all names, and at the first bytes of some pictures.
+  /// Throws UserError with the count and the first name of pictures in an unsupported format, such as GIF. Checks all
+  /// names, and the first bytes of some pictures.
   virtual void check_picture_formats() const {}
-  /// Of a folder that has pictures alone: how many files in it are no pictures, by their names.
+  /// For a folder of pictures without texts: returns the number of other files, by their names; nullopt for other
+  /// formats.
   virtual std::optional<int64_t> files_beside_pictures() const { return std::nullopt; }
-  /// Tells what this dataset is made of, in order, as far as that is known without reading samples: names of files and
-  /// members (without the folder that all lie in), texts, sizes in bytes. Equal datasets tell the same. Takes some 0.1 us
-  /// a sample, and looks at a few dozen files at most.
+  /// Passes to `take`, in order, everything that identifies the dataset without reading samples: names of files and
+  /// members relative to their folder, texts, and sizes in bytes. Equal datasets pass equal values. Costs about 0.1
+  /// us per sample, and examines a few dozen files at most.
   using Take = std::function<void(std::string_view text, int64_t bytes)>;
   virtual void identify(const Take& take) const { take("", size()); }
-  /// Tells what identify() does not: texts whole, of pictures sizes and contents of some that are evenly spread. What cannot
-  /// be read is told as such. Reads files: up to seconds for a million samples. Thread-safe.
+  /// Passes to `take` what identify() leaves out: whole texts, the sizes of pictures, and the contents of an evenly
+  /// spread selection of pictures. An unreadable file is passed as unreadable. Reads files, which takes up to a few
+  /// seconds for a million samples. Thread-safe.
   virtual void identify_contents(const Take& take) const { (void)take; }
 };
-/// Opens a dataset by `format`: imagefolder, webdataset, json, csv, or "auto", which looks. Throws UserError naming file and
-/// line. JSON files are indexed when they are opened, and each record is parsed, and checked, when it is read.
-/// Captions are taken as they are, white space at their ends too. A surrogate escape in JSON that is no half of a pair
-/// becomes U+FFFD, as other ill-formed text does in the tokenizer. Captions that are all known to be empty are refused.
+/// Opens a dataset of `format`; "auto" detects the format. Throws UserError with file and line. Opening a JSON file
+/// builds an index of its records; reading a record parses and checks it. Captions keep the white space at their
+/// ends. An unpaired surrogate escape in JSON becomes U+FFFD, as the tokenizer does with other ill-formed text. A
+/// dataset is refused if all of its captions are known to be empty.
 std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat format,
                                       const TextSettings& settings = {});
-/// Whether something is at `path`, or matches it where it is a pattern of .tar files.
+/// Returns true if `path` exists or, as a pattern of .tar files, matches a file.
 bool dataset_exists(const std::string& path);
 /// The largest number of tokens that texts at `path` usually have: 512 if these are records, else `otherwise`.
 int64_t usual_text_tokens(const std::string& path, DatasetFormat format, const TextSettings& settings, int64_t otherwise);

@@ -1,4 +1,4 @@
-// Loading: which samples make up a step, and the threads that prepare them in pinned buffers ahead of the trainer.
+// Loading: the samples of each step, and the threads that prepare them in pinned buffers ahead of the trainer.
 #pragma once
 
 #include <cstdint>
@@ -38,39 +38,41 @@ struct LoadingSettings {
   Transparency transparency = Transparency::white;
 };
 
-/// Which samples make up a step. The whole world shares one seeded permutation per epoch; step s takes positions
-/// [s * G, (s + 1) * G) of it, G = batch_size * micro_batches * world, the last incomplete step is dropped; micro-batch
-/// m of rank r takes [ (m * world + r) * batch_size, ... + batch_size ) of those. So the global batch is the same for
-/// every world size with equal G. With step_samples G is that number: the micro-batches take as many of it each, the first
-/// ones one more where that does not come out even, and places behind them stay empty.
+/// Selects the samples of each step. All ranks share one seeded permutation per epoch. Step s consists of its
+/// positions [s * G, (s + 1) * G) with G = batch_size * micro_batches * world; an incomplete last step is dropped.
+/// Micro-batch m of rank r gets positions [(m * world + r) * batch_size, ... + batch_size) of the step, so the global
+/// batch is the same for every world size with equal G. If step_samples is set, it is G: samples are divided evenly
+/// between the micro-batches, the first ones get one more if there is a remainder, and the slots behind them stay
+/// empty.
 class Sampler {
  public:
   struct Settings {
     int64_t dataset_size = 0;               ///< samples in the files
-    int64_t num_train_samples = 0;          ///< 0: dataset_size; may be larger: the set repeats
+    int64_t num_train_samples = 0;          ///< 0: dataset_size; if it is larger than that, the dataset repeats
     int64_t batch_size = 1, micro_batches = 1, world = 1, rank = 0;
-    int64_t step_samples = 0;               ///< G; 0: as many as there are places
+    int64_t step_samples = 0;               ///< G; 0: the number of slots
     uint64_t seed = 0;
     bool shuffle = true;
     double limit_train_batches = 1.0;
-    /// Of errors: where the size of a step is set, what to lower, where samples are that an epoch has not; may be empty.
+    /// Parts of error messages, which may be empty: the key that sets the size of a step, the keys to lower, and the
+    /// samples that are not part of an epoch.
     std::string place, lower, origin;
   };
-  explicit Sampler(const Settings& settings);  ///< throws UserError when not even one step fits
+  explicit Sampler(const Settings& settings);  ///< throws UserError if there are too few samples for one step
   int64_t steps_per_epoch() const;
-  int64_t samples_per_epoch() const;           ///< samples that one epoch uses (over all ranks)
+  int64_t samples_per_epoch() const;           ///< number of samples that one epoch uses on all ranks
   struct Slot {
-    int64_t sample = 0;                        ///< index into the dataset; -1: the place stays empty
-    int64_t key = 0;                           ///< counts samples since the run began: epoch * samples + position
-    int64_t pass = 0;                          ///< how often this sample came before; -1: nothing is drawn
+    int64_t sample = 0;                        ///< index into the dataset, -1 for an empty slot
+    int64_t key = 0;                           ///< number of the sample in the run: epoch * samples + position
+    int64_t pass = 0;                          ///< number of earlier uses of the sample, -1 if nothing is drawn for it
   };
-  /// This rank's samples of step `step` (counted from the run's start), [micro_batches * batch_size]. Thread-safe; fast
-  /// while the steps asked for stay in one epoch.
+  /// Returns this rank's samples of step `step`, counted from the start of the run: [micro_batches * batch_size].
+  /// Thread-safe. Fast while successive calls stay in one epoch.
   std::vector<Slot> slots(int64_t step) const;
   int64_t epoch_of(int64_t step) const { return step / steps_per_epoch(); }
 
  private:
-  struct EpochOrder;                           // the permutation in use; thread-safe
+  struct EpochOrder;                           // the current permutation; thread-safe
   Settings settings_;
   int64_t samples_ = 0;
   int64_t step_samples_ = 0;                   // G
@@ -78,57 +80,58 @@ class Sampler {
   std::shared_ptr<EpochOrder> order_;
 };
 
-class TextSurvey;                              // src/loading/text_survey.h: texts tokenized before the run begins
+class TextSurvey;                              // src/loading/text_survey.h: texts, tokenized before the first step
 
-/// The samples that a loader reads.
+/// The samples of a loader.
 struct SampleSet {
   std::shared_ptr<const Dataset> dataset;
-  int64_t epoch_samples = 0;                   ///< 0: as many as there are; more than there are: the set repeats
-  std::shared_ptr<const TextSurvey> texts;     ///< of just these samples; null: nothing is known of them before
+  int64_t epoch_samples = 0;                   ///< 0: the size of the dataset; if larger than that, the dataset repeats
+  std::shared_ptr<const TextSurvey> texts;     ///< survey of exactly these samples; null if there is none
 };
 
 class DataLoader {
  public:
   virtual ~DataLoader() = default;
-  /// The next step's data, null after the last step; blocks until the workers have it. Rethrows a worker's error (a
-  /// corrupt picture, ...) when its step is due, and from then on. The batch stays valid until it is given back; at
-  /// most prefetch_steps are out or prepared at once, so calling it with that many out is an Error.
+  /// Returns the data of the next step, or null after the last step. Blocks until the workers have prepared it. From
+  /// the step of a worker's error (such as a corrupt picture) on, each call rethrows that error. The batch is valid
+  /// until give_back(). At most prefetch_steps batches exist at once, so it is an Error to call this while that many
+  /// are in use.
   virtual const HostBatch* next() = 0;
   virtual void give_back(const HostBatch* batch) = 0;
   virtual int64_t steps_per_epoch() const = 0;
-  virtual int64_t total_steps() const = 0;   ///< of the run: max_epochs, max_steps
-  virtual double wait_seconds() const = 0;   ///< spent blocked in next() so far
-  /// The text shapes of this rank's first steps, one for each step: of all steps as far as `most_samples` different
-  /// samples and some hundred steps go. Reads and tokenizes these samples on the calling thread, which may be another
-  /// one than next()'s; ends before a step with a sample that cannot be read.
+  virtual int64_t total_steps() const = 0;   ///< number of steps of the run, by max_epochs and max_steps
+  virtual double wait_seconds() const = 0;   ///< time blocked in next() so far
+  /// Returns the text shapes of this rank's first steps, one per step: at most some hundred steps with at most
+  /// `most_samples` different samples, ending before a step with an unreadable sample. Reads and tokenizes the
+  /// samples on the calling thread, which need not be the thread of next().
   virtual std::vector<TextShape> first_text_shapes(int64_t most_samples) const = 0;
 };
 
-/// Rank and world come from the communicator. `text_shapes`: those that steps
-/// may have, ascending; the last holds whatever comes. Pictures are decoded, and must be there, only if `inputs`
-/// declares them. Prepared samples that will recur are kept in host memory, up to 1 GiB a rank. A sample that cannot be
-/// prepared is a UserError with its name; with data.on_bad_sample skip its place stays empty, and the batch tells of
-/// it, until so many come one after the other that it is the data that has gone. `device` must outlive the loader.
-/// `first_step`: the first that comes out.
+/// Creates the loader of a training run. `text_shapes` are the possible shapes of steps, ascending; the last one
+/// holds any step. Pictures are required and decoded only if `inputs` declares them. Prepared samples that will recur
+/// are kept in host memory, up to 1 GiB per rank. A sample that cannot be prepared is a UserError with its name. With
+/// data.on_bad_sample=skip its slot stays empty and the batch reports it, until so many consecutive samples fail that
+/// the data itself must be missing. `device` must outlive the loader. The loader begins with `first_step`.
 std::unique_ptr<DataLoader> make_data_loader(const LoadingSettings& loading, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
                                              Device& device, int64_t first_step = 0,
                                              InstructionReader instructions = {});
-/// The same for validation: samples in order, each once, on all ranks together; then again from the first, without end:
-/// an epoch is one validation. Steps have one micro-batch; where samples do not come out even, places stay empty.
+/// Creates the loader of validations. One epoch is one validation: all ranks together read each sample once, in
+/// order. The epochs never end. Steps have one micro-batch; slots without a sample stay empty.
 std::unique_ptr<DataLoader> make_validation_loader(const LoadingSettings& loading, int64_t rank, int64_t world,
                                                    const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                                    std::shared_ptr<const Tokenizer> tokenizer,
                                                    const SampleSet& samples, Device& device,
                                                    InstructionReader instructions = {});
-/// The text shapes that steps of such a run may have, ascending, as far as the settings tell: for texts of any length up
-/// to data.max_text_tokens. Where texts are known before, text_survey.h chooses better ones.
-/// With sources, of both sides.
+/// Returns the text shapes that steps may have by the settings alone, ascending: for texts of any length up to
+/// data.max_text_tokens, and with `has_source` for sources too. A survey of the texts (text_survey.h) chooses better
+/// ones.
 std::vector<TextShape> possible_text_shapes(const LoadingSettings& loading, bool has_source = false);
-/// Throws UserError when texts of data.max_text_tokens are longer than the model's positions allow.
+/// Throws UserError if data.max_text_tokens exceeds the number of positions of the model.
 void check_text_length(const LoadingSettings& loading, const ModelInputs& inputs);
-/// The same, and when ids that the tokenizer puts around texts, or padding that is learnt, are not the model's.
+/// Calls check_text_length(), then throws UserError if the model lacks ids that the tokenizer puts around texts or, if
+/// padding is trained on, the id of padding.
 void check_text_inputs(const LoadingSettings& loading, const ModelInputs& inputs, const Tokenizer& tokenizer);
 
 }  // namespace blipft
