@@ -10,25 +10,13 @@
 #include "blipft/pictures.h"
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
-#include "engine/settings.h"
+#include "plan/generation_plan.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
 
 namespace blipft {
 
 namespace {
-
-Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.shard.get(), plan.replicate.get()}; }
-
-std::unique_ptr<Engine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
-                                    Arena& arena, StrategyKind strategy, const PixelStatistics& statistics,
-                                    const DecodeProgramSettings& settings, int32_t pad_id) {
-  const EngineParts parts{.settings = engine_settings(config), .model = &model, .device = &device, .ops = &ops, .groups = groups,
-                          .arena = &arena, .pixel_statistics = statistics, .trains = false};
-  auto engine = std::make_unique<Engine>(parts, strategy, ShardedSettings{});
-  engine->decode_with(settings, pad_id);
-  return engine;
-}
 
 // Throws AgreedError if the ranks would generate with different weights, as far as the files' names, sizes and headers tell.
 void check_same_source(const WeightSource& source, const World& world) {
@@ -42,25 +30,6 @@ void check_same_source(const WeightSource& source, const World& world) {
 }
 
 }  // namespace
-
-GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, StrategyKind strategy,
-                               const DecodeProgramSettings& settings, int32_t pad_id) {
-  GenerationPlan plan;
-  plan.device = make_plan_device();
-  plan.ops = make_plan_ops();
-  plan.arena = std::make_unique<Arena>(*plan.device);
-  plan.all = make_plan_comm(ranks.all());
-  plan.shard = make_plan_comm(ranks.shard);
-  plan.replicate = make_plan_comm(ranks.replicate);
-  plan.settings = settings;
-  plan.strategy = strategy;
-  plan.engine = make_engine(config, model, *plan.device, *plan.ops, plan_groups(plan), *plan.arena, strategy, {}, settings,
-                            pad_id);
-  // The first passes teach a strategy that gathers the order of units.
-  for (int i = 0; i < (cuts_parameters(strategy) ? 2 : 1); ++i) plan.engine->decoder->record_passes();
-  plan.arena->plan(std::max(loading_scratch_bytes(), init_scratch_bytes()));
-  return plan;
-}
 
 Generation::Generation(const Config& asked, const World& world) : world_(world) {
   world_.together([&] {
@@ -92,40 +61,18 @@ Generation::~Generation() {
   if (device_) device_->synchronize();
 }
 
-GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found) {
-  const int64_t beams = choice.settings.beams, asked = config.generate.batch_size;
-  const int64_t most = most_slots(choice.settings, asked, choice.work.texts, choice.gpu);
-  std::vector<StrategyKind> strategies = {StrategyKind::single};
-  if (config.parallel.strategy == StrategyKind::fsdp && choice.ranks > 1) strategies = {StrategyKind::fsdp};
-  else if (choice.ranks > 1) strategies.push_back(StrategyKind::fsdp);
-  GenerationPlan plan;
-  for (const StrategyKind strategy : strategies) {
-    const GroupSizes ranks = strategy == StrategyKind::fsdp ? GroupSizes(choice.ranks) : GroupSizes(1);
-    for (int64_t slots = most;;) {
-      plan = plan_generation(config, model, ranks, strategy,
-                             decode_settings(choice.settings, model.inputs(), choice.work, slots, choice.gpu), choice.pad_id);
-      found = choice.fits(plan);
-      if (found) return plan;
-      const int64_t fewer = slots / 2 / beams * beams;
-      if (asked > 0 || fewer < beams) break;
-      slots = fewer;
-    }
-  }
-  return plan;
-}
-
 void Generation::choose(const TextsToGenerate& work) {
   const bool gpu = device_->kind() == DeviceKind::cuda;
   const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
   bool found = false;
   plan_ = choose_generation(config(), *model_->model,
-                            {settings(), work, world_.size(), std::max(0, tokenizer().pad_id()), gpu,
-                             [&](const GenerationPlan& plan) { return !gpu || plan.arena->total_bytes() <= free; }},
+                            {settings(), work, world_.size(), gpu,
+                             [&](const MemoryPlan& plan) { return !gpu || plan.arena->total_bytes() <= free; }},
                             found);
   if (found) return;
   const int64_t least = plan_.arena->total_bytes();
   throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->decoder->cache_bytes()),
-                         " of it keys and values of ", plan_.settings.slots, " texts of ", plan_.settings.most_ids,
+                         " of it keys and values of ", slots(), " texts of ", plan_.decoding->most_ids,
                          " tokens), and ", memory_text(free), " is free on ", device_->name(),
                          ". What helps: a smaller generate.batch_size or generate.max_new_tokens, model.quantize=nf4, "
                          "train.precision=bf16-true, or more GPUs"));
@@ -137,9 +84,11 @@ void Generation::load(const TextsToGenerate& work) {
   if (cut) groups_ = make_groups(config(), world_, GroupSizes(world_.size()), *device_);
   world_.together([&] {
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
-    engine_ = make_engine(config(), *model_->model, *device_, *ops_, cut ? groups_->groups() : Groups(self_.get()), *arena_,
-                          plan_.strategy, pixel_statistics_, plan_.settings, std::max(0, tokenizer().pad_id()));
-    engine_->strategy->learn_from(*plan_.engine->strategy);
+    engine_ = make_engine(plan_,
+                          {.settings = engine_settings(config()), .model = model_->model.get(), .device = device_.get(), .ops = ops_.get(),
+                           .groups = cut ? groups_->groups() : Groups(self_.get()), .arena = arena_.get(),
+                           .pixel_statistics = pixel_statistics_, .trains = false},
+                          std::max(0, tokenizer().pad_id()));
     arena_->commit();
   });
   if (cut) groups_->expose(arena_->peer_block(), config().parallel.direct_gathers, false);
@@ -188,7 +137,7 @@ void Generation::begin_round(Activity::Phase phase) {
 
 std::string Generation::text() const {
   return concat(model_->source.text, ", ", device_->name(), ", ", world_.size(), world_.size() == 1 ? " rank" : " ranks",
-                plan_.strategy == StrategyKind::fsdp ? " (weights cut over them)" : "", ", ", plan_.settings.slots / plan_.settings.beams,
+                plan_.strategy == StrategyKind::fsdp ? " (weights cut over them)" : "", ", ", slots() / plan_.decoding->beams,
                 " texts at once, ", memory_text(arena_->total_bytes()));
 }
 

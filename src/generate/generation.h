@@ -1,46 +1,17 @@
 // Generation: a rank with all it needs to generate texts: model, weights, memory, program.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "blipft/comm.h"
 #include "blipft/text.h"
 #include "checkpoint/content_check.h"
-#include "engine/decode/decode_shape.h"
-#include "engine/engine.h"
 #include "generate/generation_model.h"
 #include "generate/generator.h"
+#include "plan/memory_plan.h"
 
 namespace blipft {
-
-/// A dry run of generation: what it takes on a rank.
-struct GenerationPlan {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Arena> arena;            ///< the blueprint
-  std::unique_ptr<Ops> ops;
-  std::unique_ptr<Comm> all, shard, replicate;
-  std::unique_ptr<Engine> engine;
-  DecodeProgramSettings settings;
-  StrategyKind strategy = StrategyKind::single;
-};
-GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, StrategyKind strategy,
-                               const DecodeProgramSettings& settings, int32_t pad_id);
-
-/// What a plan of generation is chosen for.
-struct GenerationChoice {
-  GenerateSettings settings;
-  TextsToGenerate work;
-  int64_t ranks = 1;
-  int32_t pad_id = 0;
-  bool gpu = false;
-  /// Whether a rank has memory for it.
-  std::function<bool(const GenerationPlan& plan)> fits;
-};
-/// As many texts at once as there are for a rank, as far as memory goes: each rank with all weights, or, where these alone do
-/// not fit or fsdp is asked for, cut over the ranks. Where nothing fits, `found` is false, and the plan what comes nearest.
-GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found);
 
 class Generation {
  public:
@@ -68,7 +39,7 @@ class Generation {
   const CommGroups* groups() const { return groups_.get(); }  ///< null unless the weights are sharded over the ranks
   int64_t tokens() const { return tokens_; }  ///< new ones of this rank so far
   double step_milliseconds() const { return step_ms_; }  ///< of the last run(); 0: not known
-  int64_t slots() const { return plan_.settings.slots; }
+  int64_t slots() const { return plan_.decoding->slots; }
   /// One line: device, strategy, slots, memory.
   std::string text() const;
 
@@ -84,7 +55,7 @@ class Generation {
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Comm> self_;
   std::unique_ptr<CommGroups> groups_;     // where weights are cut over the ranks
-  GenerationPlan plan_;
+  MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Engine> engine_;
   std::vector<WeightFiles> weight_files_;  // that were read; until load() has compared them

@@ -10,7 +10,7 @@
 #include "generate/answers/choice_set.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
-#include "plan/memory_plan.h"
+#include "plan/generation_plan.h"
 #include "plan/planned_gpu.h"
 
 namespace blipft {
@@ -34,16 +34,16 @@ class PlannedGeneration {
 
   bool print_plan() {
     bool fits = false;
-    const GenerationPlan plan = choose_generation(model_.config(), *model_.model, choice(work_), fits);
+    const MemoryPlan plan = choose_generation(model_.config(), *model_.model, choice(work_), fits);
     std::printf("%s", memory_table(concat("memory of a rank while it generates (", plan.strategy, ")"), *plan.arena).c_str());
     std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside(plan)).c_str());
     std::printf("GPU: %s (%s)\n", memory_text(gpu_.bytes).c_str(), gpu_.which.c_str());
     std::printf("%s: %s of up to %lld tokens at once on each of %lld rank(s), keys and values %s, in all %s of %s\n",
-                fits ? "fits" : "does not fit", counted(plan.settings.slots / plan.settings.beams, "text").c_str(),
-                static_cast<long long>(plan.settings.most_ids), static_cast<long long>(ranks_),
+                fits ? "fits" : "does not fit", counted(plan.decoding->slots / plan.decoding->beams, "text").c_str(),
+                static_cast<long long>(plan.decoding->most_ids), static_cast<long long>(ranks_),
                 memory_text(plan.engine->decoder->cache_bytes()).c_str(),
                 memory_text(plan.arena->total_bytes() + outside(plan)).c_str(), memory_text(gpu_.bytes).c_str());
-    if (fits) std::printf("largest generate.batch_size that fits: %lld\n", static_cast<long long>(largest(plan.settings.most_ids)));
+    if (fits) std::printf("largest generate.batch_size that fits: %lld\n", static_cast<long long>(largest(plan.decoding->most_ids)));
     return fits;
   }
 
@@ -102,14 +102,14 @@ class PlannedGeneration {
     return std::min(model_.most_ids(), work_.longest_prompt + answer);
   }
 
-  int64_t outside(const GenerationPlan& plan) const {
+  int64_t outside(const MemoryPlan& plan) const {
     return bytes_outside_of_arena(model_.config(), plan.strategy == StrategyKind::fsdp ? GroupSizes(ranks_) : GroupSizes(1),
                                   plan.arena->planned_takes());
   }
 
   GenerationChoice choice(const TextsToGenerate& work) const {
-    return {model_.settings, work, ranks_, 0, true,
-            [this](const GenerationPlan& plan) { return plan.arena->total_bytes() + outside(plan) <= gpu_.bytes; }};
+    return {model_.settings, work, ranks_, true,
+            [this](const MemoryPlan& plan) { return plan.arena->total_bytes() + outside(plan) <= gpu_.bytes; }};
   }
 
   // Whether so many texts of so many tokens fit.

@@ -11,6 +11,7 @@
 #include "checkpoint/saving.h"
 #include "engine/settings.h"
 #include "engine/step_program.h"
+#include "plan/generation_plan.h"
 
 namespace blipft {
 
@@ -38,73 +39,26 @@ struct PlannedRun {
 // What stays in fp8 leaves a 64th of the GPU.
 constexpr int64_t kShareLeftByCodes = 64;
 
-// Texts at once for which units are gathered anew for each token rather than once: one in so many of those that are useful.
-// A token of few texts costs as much as one of many, and to gather a layer takes about ten times as long as to read it.
-constexpr int64_t kFewestShareKept = 8;
-
-int64_t peak_of(const Arena& arena, const std::vector<std::string>& passes) {
-  int64_t most = 0;
-  for (const std::string& pass : passes) most = std::max(most, arena.peak_transient(pass));
-  return most;
-}
-
-// The passes of decoding beside those of the step, in whose memory they are to lie.
-void record_decoding(const PlannedRun& run, MemoryPlan& plan) {
-  const EvaluationWork& work = *run.evaluation;
-  const TextsToGenerate texts = work.of_rank(run.ranks.all());
-  const int64_t room = peak_of(*plan.arena, plan.arena->passes()), beams = work.settings.beams;
-  const int64_t most = most_slots(work.settings, work.batch_size, texts.texts, run.gpu);
-  const bool gathers = cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
-  const auto fits = [&](int64_t slots, bool keeps) {
-    if (plan.engine->decoder)
-      for (const std::string& pass : plan.engine->decoder->passes()) plan.arena->forget_pass(pass);
-    plan.decoding = decode_settings(work.settings, work.inputs, texts, slots, run.gpu);
-    plan.decoding->keeps_units = keeps;
-    plan.engine->decode_with(*plan.decoding, 0);
-    // The first time teaches a strategy that gathers the order of units.
-    for (int i = 0; i < (gathers ? 2 : 1); ++i) plan.engine->decoder->record_passes();
-    return peak_of(*plan.arena, plan.engine->decoder->passes()) <= room;
-  };
-  const auto any_fits = [&](bool keeps, int64_t fewest) {
-    for (int64_t slots = most; slots >= fewest; slots = slots / 2 / beams * beams) {
-      if (fits(slots, keeps)) return true;
-      if (work.batch_size > 0) return false;
-    }
-    return false;
-  };
-  if (gathers && any_fits(true, std::max(beams, most / kFewestShareKept))) return;
-  if (!any_fits(false, beams)) (void)fits(work.batch_size > 0 ? most : beams, false);
-}
-
 // A step's takes and gives, without places.
 MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   const Config& config = run.config;
-  MemoryPlan plan;
-  plan.device = make_plan_device();
-  plan.ops = make_plan_ops();
-  plan.ranks = run.ranks;
-  plan.all = make_plan_comm(run.ranks.all());
-  plan.shard = make_plan_comm(run.ranks.shard);
-  plan.replicate = make_plan_comm(run.ranks.replicate);
+  MemoryPlan plan = empty_plan(run.ranks, strategy_of(config, run.ranks.all()));
   plan.optimizer = make_optimizer(config.train);
-  plan.arena = std::make_unique<Arena>(*plan.device);
-  plan.strategy = strategy_of(config, run.ranks.all());
   plan.text_shapes = run.text_shapes;
   plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
   plan.fp8_kept_bytes = run.fp8_kept_bytes;
   plan.fp8_keep_inputs = run.fp8_keep_inputs;
   plan.spans = std::make_unique<SpanRecorder>();
   const bool record = config.trace.enabled && config.trace.spans != SpanTracing::none;
-  const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
       EngineParts{.settings = engine_settings(config), .model = &run.model, .device = plan.device.get(), .ops = plan.ops.get(),
-                  .groups = groups, .arena = plan.arena.get(), .optimizer = plan.optimizer.get(), .policy = run.policy,
+                  .groups = plan.groups(), .arena = plan.arena.get(), .optimizer = plan.optimizer.get(), .policy = run.policy,
                   .spans = record ? plan.spans.get() : nullptr, .pixel_statistics = {}, .text_shapes = run.text_shapes,
                   .activity = nullptr, .fp8_kept_bytes = run.fp8_kept_bytes, .fp8_keep_inputs = run.fp8_keep_inputs},
       plan.strategy, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
-  if (run.evaluation) record_decoding(run, plan);
+  if (run.evaluation) plan_validation_texts(*run.evaluation, run.gpu, plan);
   return plan;
 }
 
@@ -185,6 +139,19 @@ std::string row(const std::string& name, int64_t bytes) {
 }
 
 }  // namespace
+
+MemoryPlan empty_plan(const GroupSizes& ranks, StrategyKind strategy) {
+  MemoryPlan plan;
+  plan.device = make_plan_device();
+  plan.arena = std::make_unique<Arena>(*plan.device);
+  plan.ops = make_plan_ops();
+  plan.all = make_plan_comm(ranks.all());
+  plan.shard = make_plan_comm(ranks.shard);
+  plan.replicate = make_plan_comm(ranks.replicate);
+  plan.ranks = ranks;
+  plan.strategy = strategy;
+  return plan;
+}
 
 int64_t bytes_outside_of_arena(const Config& config, const GroupSizes& ranks, int64_t planned_takes) {
   constexpr int64_t kContext = 570, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB
@@ -290,7 +257,7 @@ std::string decoding_text(const MemoryPlan& plan) {
   std::vector<std::string> steps = plan.arena->passes();
   const std::vector<std::string> passes = program.passes();
   std::erase_if(steps, [&](const std::string& pass) { return std::count(passes.begin(), passes.end(), pass) > 0; });
-  const int64_t bytes = peak_of(*plan.arena, passes), more = bytes - peak_of(*plan.arena, steps);
+  const int64_t bytes = peak_of_passes(*plan.arena, passes), more = bytes - peak_of_passes(*plan.arena, steps);
   const bool gathers = cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
   return concat("generation at validations: ", counted(settings.slots / settings.beams, "text"), " of up to ", settings.most_ids,
                 " tokens at once", settings.beams > 1 ? concat(", ", settings.beams, " beams each") : "", ", keys and values ",

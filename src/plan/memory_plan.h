@@ -32,8 +32,12 @@ struct MemoryPlan {
   bool fp8_keep_inputs = false;            // likewise
   std::vector<TextShape> text_shapes;      // those that steps may have, ascending
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
-  std::optional<DecodeProgramSettings> decoding;  // of what is generated at validations
+  std::optional<DecodeProgramSettings> decoding;  // of texts that are generated, alone or at validations
+  Groups groups() const { return {all.get(), shard.get(), replicate.get()}; }
 };
+
+/// Returns a plan in which nothing is recorded yet and which has no engine: a device without memory, its ops and groups.
+MemoryPlan empty_plan(const GroupSizes& ranks, StrategyKind strategy);
 
 /// Dry-runs a step of `config` on `ranks` ranks for each of `text_shapes`. With parallel.reshard=auto, units are held
 /// over the step if the plan then fits `device_bytes` (0: unknown, not held). `evaluation`: what is generated at validations;

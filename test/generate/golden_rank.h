@@ -4,6 +4,7 @@
 #include "engine/settings.h"
 #include "generate/generation.h"
 #include "io/json.h"
+#include "plan/generation_plan.h"
 #include "support/golden_files.h"
 #include "weights/weights.h"
 
@@ -24,7 +25,7 @@ struct GoldenRank {
     TextsToGenerate texts = work;
     texts.longest_text = scores ? work.longest_prompt : 0;
     const DecodeProgramSettings program = decode_settings(settings, model->inputs(), texts, 2 * beams, false);
-    plan = plan_generation(config, *model, 1, StrategyKind::single, program, 0);
+    plan = plan_generation(config, *model, 1, StrategyKind::single, program);
     arena = std::make_unique<Arena>(*device, *plan.arena);
     const EngineParts parts{.settings = engine_settings(config), .model = model.get(), .device = device.get(), .ops = ops.get(),
                             .groups = Groups(comm.get()), .arena = arena.get(),
@@ -43,7 +44,7 @@ struct GoldenRank {
   std::unique_ptr<Ops> ops = make_cpu_ops();
   std::unique_ptr<Comm> comm = make_self_comm(*device);
   std::unique_ptr<Model> model;
-  GenerationPlan plan;
+  MemoryPlan plan;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Engine> engine;
 };
