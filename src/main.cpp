@@ -15,7 +15,6 @@
 #include "evaluate/run_metrics.h"
 #include "generate/answers.h"
 #include "generate/print_generation_plan.h"
-#include "generate/run_settings.h"
 #include "io/run_log.h"
 #include "liveness/launch_watch.h"
 #include "liveness/stop_request.h"
@@ -36,8 +35,6 @@ Config configuration(const CommandLine& line, int64_t ranks) {
     texts.pictures = config.data.pictures;
     config.data.max_text_tokens = usual_text_tokens(config.data.path, config.data.format, texts, config.data.max_text_tokens);
   }
-  if (line.action == Action::generate || line.action == Action::evaluate || line.plan_generation)
-    config = with_settings_of_run(config);
   check_metrics(config);
   if (line.smoke_steps > 0) make_smoke(config, line.smoke_steps);
   return config;

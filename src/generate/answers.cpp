@@ -48,10 +48,11 @@ std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt,
 }
 
 // One text on the terminal, as it grows.
-void answer_one(const Config& config, const AnswerRequest& request, const World& world) {
+void answer_one(const GenerationSource& source, const AnswerRequest& request, const World& world) {
+  const Config& config = source.config;
   BLIPFT_USER_CHECK(world.size() == 1, "--prompt and --image are answered by one rank, but there are ", world.size(),
                     "; start it without mpirun, or give a data set in generate.path");
-  Generation generation(config, world);
+  Generation generation(source, world);
   const ModelInputs& inputs = generation.inputs();
   BLIPFT_USER_CHECK(!inputs.has_picture() || !request.image.empty(), "the model in ", generation.config().model.path,
                     " reads a picture; give --image FILE");
@@ -125,8 +126,8 @@ bool of_texts(const std::string& metric) { return find_metric(metric, "").input 
 
 class AnswerRun {
  public:
-  AnswerRun(const Config& config, const AnswerRequest& request, const World& world, Watchdog& watchdog)
-      : config_(config), request_(request), world_(world), watchdog_(watchdog), generation_(config, world) {}
+  AnswerRun(const GenerationSource& source, const AnswerRequest& request, const World& world, Watchdog& watchdog)
+      : config_(source.config), request_(request), world_(world), watchdog_(watchdog), generation_(source, world) {}
 
   void run() {
     Config config;
@@ -309,18 +310,23 @@ class AnswerRun {
 
 }  // namespace
 
-void answer_prompts(const Config& config, const AnswerRequest& request, const World& world) {
+void answer_prompts(const Config& asked, const AnswerRequest& request, const World& world) {
+  GenerationSource source;
   bool choices = false;
-  world.together([&] { choices = request.evaluate && asks_for_choices(config); });
+  world.together([&] {
+    source = generation_source(asked);
+    choices = request.evaluate && asks_for_choices(source.config);
+  });
+  if (world.rank() == 0) tell_notes(source.config);
   if (!choices && request.one()) {
     LaunchWatch::together();
-    return answer_one(config, request, world);
+    return answer_one(source, request, world);
   }
-  RankGuard guard(config, world);
-  if (choices) return guard.run([&] { answer_choices(config, world, guard.watchdog()); }, [] {});
+  RankGuard guard(source.config, world);
+  if (choices) return guard.run([&] { answer_choices(source, world, guard.watchdog()); }, [] {});
   std::unique_ptr<AnswerRun> run;
   guard.run([&] {
-    run = std::make_unique<AnswerRun>(config, request, world, guard.watchdog());
+    run = std::make_unique<AnswerRun>(source, request, world, guard.watchdog());
     run->run();
   }, [&] {
     if (run) run->end_early();

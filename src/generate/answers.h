@@ -16,6 +16,6 @@ struct AnswerRequest {
 };
 
 /// Called by all ranks. Throws UserError.
-void answer_prompts(const Config& config, const AnswerRequest& request, const World& world);
+void answer_prompts(const Config& asked, const AnswerRequest& request, const World& world);
 
 }  // namespace blipft

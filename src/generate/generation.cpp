@@ -31,7 +31,7 @@ void check_same_source(const WeightSource& source, const World& world) {
 
 }  // namespace
 
-Generation::Generation(const Config& asked, const World& world) : world_(world) {
+Generation::Generation(const GenerationSource& asked, const World& world) : world_(world) {
   world_.together([&] {
     model_ = std::make_unique<GenerationModel>(asked);
     if (inputs().has_picture()) pixel_statistics_ = ImageProcessor::from_directory(config().model.path).statistics;
@@ -41,7 +41,7 @@ Generation::Generation(const Config& asked, const World& world) : world_(world) 
   check_same_source(source, world_);
   const std::string of_base = source.missing.empty() ? "" : concat(source.missing, ": these are the weights of ", config().model.path,
                                                                    " as they are (generate.weights=base asks for them)");
-  for (const std::string& warning : {unused_sampling(asked, settings()), of_base})
+  for (const std::string& warning : {unused_sampling(asked.config, settings()), of_base})
     if (world_.rank() == 0 && !warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
   world_.together([&] {
     device_ = make_device(config(), world_);

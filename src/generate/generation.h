@@ -16,7 +16,7 @@ namespace blipft {
 class Generation {
  public:
   /// Reads the model's description and its tokenizer; no weights yet. Called by all ranks.
-  Generation(const Config& asked, const World& world);
+  Generation(const GenerationSource& source, const World& world);
   ~Generation();
 
   const GenerationModel& model() const { return *model_; }

@@ -13,7 +13,7 @@ namespace blipft {
 struct GenerationModel {
   /// Throws UserError where the model generates no text, or a file of it is missing or wrong. `planned`: nothing will be
   /// generated, and the tokenizer may be missing.
-  explicit GenerationModel(const Config& asked, bool planned = false);
+  explicit GenerationModel(const GenerationSource& asked, bool planned = false);
 
   WeightSource source;
   const Config& config() const { return source.config; }  ///< of the weights that generate

@@ -27,7 +27,7 @@ bool is_same_file(const std::string& one, const std::string& other) {
 Config with_held_out_of_run(Config config, const WeightSource& weights) {
   config.notes.clear();
   if (!config.generate.path.empty() || !config.data.val_path.empty()) return config;
-  const std::optional<TrainingRun> run = training_run_of(weights);
+  const std::optional<TrainingRun>& run = weights.run;
   if (!run || split_text(run->config) == split_text(config)) return config;
   config.notes.push_back(concat("what is scored is what the run of ", weights.folder, " held out: ", run->file, " has ",
                                 split_text(run->config), ", and this command ", split_text(config),
@@ -42,7 +42,7 @@ Config with_held_out_of_run(Config config, const WeightSource& weights) {
 void tell_samples(const Config& config, const WeightSource& weights) {
   tell_notes(config);
   if (!config.generate.path.empty() || validates(config)) return;
-  const std::optional<TrainingRun> run = training_run_of(weights);
+  const std::optional<TrainingRun>& run = weights.run;
   if (!run || validates(run->config) || !is_same_file(config.data.path, run->config.data.path)) return;
   std::fprintf(stderr, "warning: %s: these samples trained the weights in %s, since the run held none out (%s). Name "
                "other samples in generate.path.\n",

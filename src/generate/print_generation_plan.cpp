@@ -23,11 +23,11 @@ constexpr int kMostRows = 8;
 // A generation that is planned, and variants of it.
 class PlannedGeneration {
  public:
-  PlannedGeneration(const Config& config, int64_t ranks, double gpu_gib, bool scored)
-      : model_(config, true), ranks_(ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices)),
+  PlannedGeneration(const GenerationSource& source, int64_t ranks, double gpu_gib, bool scored)
+      : model_(source, true), ranks_(ranks > 0 ? ranks : std::max<int64_t>(1, source.config.parallel.devices)),
         gpu_(planned_gpu(gpu_gib)) {
     std::printf("%s\n%s\n", model_.model->description().c_str(), model_.source.text.c_str());
-    const Config held = scored ? with_held_out_of_run(config, model_.source) : config;
+    const Config held = scored ? with_held_out_of_run(source.config, model_.source) : source.config;
     if (scored) tell_samples(held, model_.source);
     read_prompts(held, scored);
   }
@@ -153,7 +153,9 @@ class PlannedGeneration {
 }  // namespace
 
 bool print_generation_plan(const Config& config, const GenerationPlanRequest& request) {
-  PlannedGeneration plan(config, request.ranks, request.gpu_gib, request.scored);
+  const GenerationSource source = generation_source(config);
+  tell_notes(source.config);
+  PlannedGeneration plan(source, request.ranks, request.gpu_gib, request.scored);
   return request.fit ? plan.print_fit() : plan.print_plan();
 }
 

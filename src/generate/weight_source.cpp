@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "blipft/config_rules.h"
 #include "blipft/error.h"
 #include "checkpoint/run_id.h"
 #include "io/json.h"
@@ -52,81 +53,110 @@ AdapterSection adapter_of(const std::string& folder) {
   return adapter;
 }
 
-WeightSource of_model(const Config& config, const std::string& folder) {
-  WeightSource source{config, "", concat("the model in ", folder)};
-  source.folder = source.config.model.path = folder;
-  source.config.model.init = InitialWeights::pretrained;
-  source.config.adapter = {};
-  return source;
+// The folder of the weights, and the run that trained them.
+struct FoundWeights {
+  enum class Kind { base, model, adapter, checkpoint } kind = Kind::base;
+  std::string folder;                      // empty for a base model without adapter
+  std::string missing = {};                // see WeightSource
+  int64_t step = 0;                        // of a checkpoint
+  std::optional<TrainingRun> run = {};
+};
+using Kind = FoundWeights::Kind;
+
+FoundWeights found_base(const Config& config, const std::string& missing = "") {
+  const std::string& adapter = config.adapter.path;
+  return {adapter.empty() ? Kind::base : Kind::adapter, adapter, missing};
 }
 
-WeightSource of_adapter(const Config& config, const std::string& folder) {
-  WeightSource source{config, "", concat("the adapter in ", folder, " on ", config.model.path), folder};
-  source.config.adapter = adapter_of(folder);
-  return source;
-}
-
-// What was trained is in the checkpoint, the rest where the run had it from.
-WeightSource of_checkpoint(const Config& config, const std::string& folder) {
-  const io::StateIndex index = io::read_index(folder);
-  const Config run = config_from_values(index.config, folder + "/checkpoint.json", {});
-  WeightSource source{config, folder, concat("the checkpoint in ", folder, " (after ", index.step, " steps)"), folder};
-  source.config.model.path = run.model.path;
-  source.config.model.init = run.model.init;
-  source.config.adapter = run.adapter;
-  source.config.adapter.path.clear();      // the checkpoint has them
-  return source;
-}
-
-WeightSource of_base(const Config& config) {
-  if (!config.adapter.path.empty()) return of_adapter(config, config.adapter.path);
-  WeightSource source{config, "", concat(config.model.init == InitialWeights::random ? "random weights of the model in " : "the model in ",
-                                         config.model.path)};
-  source.config.adapter = {};
-  return source;
-}
-
-WeightSource choose(const Config& config) {
-  if (config.generate.weights == WeightsChoice::base) return of_base(config);
+FoundWeights find_weights(const Config& config) {
+  if (config.generate.weights == WeightsChoice::base) return found_base(config);
   if (config.generate.weights == WeightsChoice::automatic) {
-    const std::string model = io::newest_saved(config.output.path, "model", "config.json");
-    const std::string adapter = io::newest_saved(config.output.path, "adapter", "adapter_config.json");
-    if (!model.empty()) return of_model(config, model);
-    if (!adapter.empty()) return of_adapter(config, adapter);
-    WeightSource source = of_base(config);
-    source.missing = concat(config.output.path, std::filesystem::exists(config.output.path) ? " holds" : " does not exist, and so holds",
-                            " no trained model");
-    return source;
+    const std::string& output = config.output.path;
+    const std::string model = io::newest_saved(output, "model", "config.json");
+    const std::string adapter = io::newest_saved(output, "adapter", "adapter_config.json");
+    if (!model.empty()) return {Kind::model, model};
+    if (!adapter.empty()) return {Kind::adapter, adapter};
+    return found_base(config, concat(output, fs::exists(output) ? " holds" : " does not exist, and so holds", " no trained model"));
   }
-  const std::string& asked = config.generate.weights.text;
-  if (has_file(asked, "checkpoint.json")) return of_checkpoint(config, asked);
-  if (has_file(asked, "adapter_config.json")) return of_adapter(config, asked);
-  BLIPFT_USER_CHECK(has_file(asked, "config.json"), place_of(config, "generate.weights"), ": generate.weights: found \"",
-                    brief(asked), "\", where none of config.json (a model), adapter_config.json (an adapter) and "
+  const std::string& named = config.generate.weights.text;
+  if (has_file(named, "checkpoint.json")) return {Kind::checkpoint, named};
+  if (has_file(named, "adapter_config.json")) return {Kind::adapter, named};
+  BLIPFT_USER_CHECK(has_file(named, "config.json"), place_of(config, "generate.weights"), ": generate.weights: found \"",
+                    brief(named), "\", where none of config.json (a model), adapter_config.json (an adapter) and "
                     "checkpoint.json (a checkpoint) is; expected the folder of one of them");
-  return of_model(config, asked);
+  return {Kind::model, named};
+}
+
+// A checkpoint records its run. A saved model or adapter is of the run whose config.yaml lies beside it if both have its id.
+void read_run(FoundWeights& found) {
+  if (found.kind == Kind::checkpoint) {
+    const io::StateIndex index = io::read_index(found.folder);
+    const std::string file = found.folder + "/checkpoint.json";
+    found.step = index.step;
+    found.run = {config_from_values(index.config, file, {}), file};
+  }
+  if (found.kind == Kind::checkpoint || found.folder.empty()) return;
+  const std::optional<io::Marker> marker = io::read_marker(io::open_folder(found.folder, true));
+  const fs::path run = fs::path(found.folder) / "..";
+  if (!marker || marker->run_id.empty() || run_of_record_file(run.string(), kConfigFile) != marker->run_id) return;
+  const std::string file = io::absolute_path((run / kConfigFile).string());
+  found.run = {load_config(file, {}), file};
+}
+
+bool is_another_folder(const std::string& folder, const std::string& than) {
+  std::error_code error;
+  return fs::is_directory(folder, error) && !fs::equivalent(folder, than, error);
+}
+
+void take_settings_of_run(Config& config, const FoundWeights& found) {
+  constexpr const char* kSplitKey = "data.val_split_fraction";  // see held_out.h
+  for (const std::string& key : keys_of_a_run())
+    if (key != kSplitKey) take_from_run(config, found.run->config, key);
+  if (found.kind == Kind::adapter && is_another_folder(found.run->config.model.path, config.model.path))
+    take_from_run(config, found.run->config, "model.path");
+}
+
+WeightSource source_of(const Config& config, const FoundWeights& found) {
+  const std::string& folder = found.folder;
+  WeightSource source{.config = config, .checkpoint = "", .text = "", .folder = folder, .missing = found.missing, .run = found.run};
+  ModelSection& model = source.config.model;
+  AdapterSection& adapter = source.config.adapter;
+  model.freeze.clear();                    // nothing is trained
+  source.config.parallel.offload.clear();
+  switch (found.kind) {
+    case Kind::base:
+      source.text = concat(model.init == InitialWeights::random ? "random weights of the model in " : "the model in ", model.path);
+      adapter = {};
+      break;
+    case Kind::model:
+      source.text = concat("the model in ", folder);
+      model.path = folder, model.init = InitialWeights::pretrained;
+      adapter = {};
+      break;
+    case Kind::adapter:
+      source.text = concat("the adapter in ", folder, " on ", model.path);
+      adapter = adapter_of(folder);
+      break;
+    case Kind::checkpoint:                 // it has what was trained; the rest is where its run had it from
+      source.checkpoint = folder;
+      source.text = concat("the checkpoint in ", folder, " (after ", found.step, " steps)");
+      model.path = found.run->config.model.path, model.init = found.run->config.model.init;
+      adapter = found.run->config.adapter;
+      adapter.path.clear();                // the checkpoint has its weights
+      break;
+  }
+  return source;
 }
 
 }  // namespace
 
-WeightSource weight_source(const Config& config) {
-  WeightSource source = choose(config);
-  source.config.model.freeze.clear();      // nothing is trained
-  source.config.parallel.offload.clear();
-  return source;
-}
-
-std::optional<TrainingRun> training_run_of(const WeightSource& source) {
-  if (!source.checkpoint.empty()) {
-    const std::string file = source.checkpoint + "/checkpoint.json";
-    return TrainingRun{config_from_values(io::read_index(source.checkpoint).config, file, {}), file};
-  }
-  if (source.folder.empty()) return std::nullopt;
-  const std::optional<io::Marker> marker = io::read_marker(io::open_folder(source.folder, true));
-  const fs::path run = fs::path(source.folder) / "..";
-  if (!marker || marker->run_id.empty() || run_of_record_file(run.string(), kConfigFile) != marker->run_id) return std::nullopt;
-  const std::string file = io::absolute_path((run / kConfigFile).string());
-  return TrainingRun{load_config(file, {}), file};
+GenerationSource generation_source(Config config) {
+  FoundWeights found = find_weights(config);
+  read_run(found);
+  config.notes.clear();
+  if (found.run) take_settings_of_run(config, found);
+  WeightSource weights = source_of(config, found);
+  return {std::move(config), std::move(weights)};
 }
 
 }  // namespace blipft

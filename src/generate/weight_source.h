@@ -8,6 +8,13 @@
 
 namespace blipft {
 
+/// The configuration of the run that trained the weights, and the file that has it: checkpoint.json, or config.yaml beside a
+/// saved model or adapter.
+struct TrainingRun {
+  Config config;
+  std::string file;
+};
+
 struct WeightSource {
   Config config;                           ///< model.path, and adapter as it is on top of it; nothing is frozen by name
   std::string checkpoint;                  ///< a folder whose weights replace those of the model; empty: none
@@ -15,18 +22,19 @@ struct WeightSource {
   std::string folder = {};                 ///< of the trained model, adapter or checkpoint; empty: these are a base model's
   std::string missing = {};                ///< for people: why these may not be the weights that they mean, "runs/x holds no
                                            ///< trained model"; else empty
+  std::optional<TrainingRun> run = {};     ///< nullopt if it is not known
 };
 
-/// What generate.weights names. Throws UserError where nothing is there, or what is there is none of these.
-WeightSource weight_source(const Config& config);
-
-/// The configuration of the run that trained these weights, and the file that has it.
-struct TrainingRun {
-  Config config;
-  std::string file;
+/// The weights that generate, and the configuration that they generate with.
+struct GenerationSource {
+  Config config;                           ///< its notes name the values that are those of the weights' run
+  WeightSource weights;
 };
-/// As the checkpoint says it, or config.yaml beside a saved model or adapter where both are of one run; else not known. Throws
-/// UserError where the file cannot be read.
-std::optional<TrainingRun> training_run_of(const WeightSource& source);
+
+/// Finds the weights that generate.weights names. The configuration is `config` with the values that the run of the weights
+/// had for keys_of_a_run(), except keys that the command line set, and data.val_split_fraction, which
+/// with_held_out_of_run() decides. An adapter's run also decides model.path if that folder exists. Throws UserError if
+/// nothing is there, if it is none of model, adapter and checkpoint, or if the run's configuration cannot be read.
+GenerationSource generation_source(Config config);
 
 }  // namespace blipft

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/settings.h"
 #include "weights/weights.h"
 
 namespace blipft {

@@ -45,8 +45,9 @@ std::string line_of(const Question& question, int64_t index, const std::vector<d
 
 }  // namespace
 
-void answer_choices(const Config& asked, const World& world, Watchdog& watchdog) {
-  Generation generation(asked, world);
+void answer_choices(const GenerationSource& source, const World& world, Watchdog& watchdog) {
+  const Config& asked = source.config;
+  Generation generation(source, world);
   std::unique_ptr<ChoiceSet> set;
   std::vector<TokenizedText> texts;        // of this rank's questions, one a choice
   Config config;
@@ -54,8 +55,8 @@ void answer_choices(const Config& asked, const World& world, Watchdog& watchdog)
   world.together([&] {
     config = with_held_out_of_run(asked, generation.model().source);
     set = std::make_unique<ChoiceSet>(config, generation.model());
-    const PromptSource source = prompt_source(config, true);
-    data = whole_file_fact(concat("the data at ", source.key), source.path);
+    const PromptSource samples = prompt_source(config, true);
+    data = whole_file_fact(concat("the data at ", samples.key), samples.path);
     texts = set->texts_of_rank(world.rank(), world.size());
     if (world.rank() == 0) tell_samples(config, generation.model().source);
   });

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "blipft/comm.h"
-#include "blipft/config.h"
+#include "generate/weight_source.h"
 #include "liveness/watchdog.h"
 
 namespace blipft {
 
 /// Scores the questions of a ChoiceSet. Called by all ranks. Throws UserError.
-void answer_choices(const Config& asked, const World& world, Watchdog& watchdog);
+void answer_choices(const GenerationSource& source, const World& world, Watchdog& watchdog);
 
 }  // namespace blipft
