@@ -7,7 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-
 #include "agreement/rank_guard.h"
 #include "base/standard_output.h"
 #include "blipft/evaluate.h"
@@ -17,16 +16,14 @@
 #include "engine/placement.h"
 #include "evaluate/run_metrics.h"
 #include "generate/answers/answer_files.h"
-#include "generate/answers/answer_set.h"
-#include "generate/answers/answer_text.h"
 #include "generate/answers/choice_run.h"
 #include "generate/answers/choice_set.h"
+#include "generate/answers/prompt_answers.h"
 #include "generate/answers/thumbnails.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
 #include "generate/records.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "liveness/launch_watch.h"
 
 namespace blipft {
@@ -141,7 +138,8 @@ class AnswerRun {
     const PromptSet& prompts = set_->prompt_set();
     check_same_samples(config, prompts.key(), prompts.path(), prompts.dataset(), world_);
     thumbnails_ = std::make_unique<Thumbnails>(set_->prompt_set().prompts(), world_.size());
-    files_ = std::make_unique<AnswerFiles>(config_, world_, "generated");
+    files_ = std::make_unique<AnswerFiles>(config_, world_);
+    world_.together([&] { files_->open_partial(); });
     generation_.load(set_->work(world_.size()));
     groups_watch_ = std::make_unique<GroupsWatch>(watchdog_, generation_.groups());
     if (first()) {
@@ -163,25 +161,21 @@ class AnswerRun {
 
   // What this rank has generated is not lost when an error ends all.
   void end_early() {
-    if (files_) files_->settle();
+    if (answers_) files_->settle();
   }
 
  private:
   bool first() const { return world_.rank() == 0; }
 
   void generate() {
-    const AnswerText answers(generation_.tokenizer(), generation_.settings());
-    GeneratorCalls calls;
-    calls.next = prompt_requests(set_->prompt_set(), generation_.settings(), world_.rank(), world_.size(),
-                                 std::max(config_.data.num_workers, cores_of_a_rank(world_)),
-                                 [&](int64_t prompt, const Image& picture) { thumbnails_->add(prompt, picture); });
-    if (!generation_.settings().stop.empty())
-      calls.stops = [&](std::span<const int32_t> ids) { return answers.stops(ids); };
-    calls.done = [&](const TextResult& result) {
-      const PromptedSample& prompt = set_->prompt_set().prompts()[static_cast<size_t>(result.number)];
-      files_->add(line_of(prompt, result, generation_.tokenizer(), answers));
-    };
-    generation_.run(calls);
+    answers_.emplace(set_->prompt_set(), generation_.tokenizer(), generation_.settings(), world_,
+                     std::max(config_.data.num_workers, cores_of_a_rank(world_)));
+    generation_.run(answers_->calls([&](int64_t prompt, const Image& picture) { thumbnails_->add(prompt, picture); },
+                                    [&](const TextResult& result) { files_->add(line_of(result)); }));
+  }
+
+  std::string line_of(const TextResult& result) const {
+    return blipft::line_of(answers_->prompt_of(result), result, generation_.tokenizer(), answers_->texts());
   }
 
   // The likelihood of this rank's whole texts, in groups that are computed at once.
@@ -223,51 +217,45 @@ class AnswerRun {
   void finish(double seconds) {
     const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
     const int64_t left_out = set_->prompt_set().left_out_of_all(world_);
-    const std::vector<std::string> lines = files_->all_lines(), thumbnails = world_.gather_texts(thumbnails_->lines());
+    world_.together([&] { files_->check_partial(); });
+    const std::vector<TextResult> results = answers_->gather();
+    const std::vector<std::string> thumbnails = world_.gather_texts(thumbnails_->lines());
     const std::vector<ScoredLoss> losses = gather_records(world_, losses_);
     world_.together([&] {
       if (!first()) return;
-      std::printf("generated  %zu texts, %.0f tokens, %.2f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
+      std::printf("generated  %zu texts, %.0f tokens, %.2f s, %.0f tokens/s\n", results.size(), tokens, seconds, tokens / seconds);
       if (generation_.step_milliseconds() > 0)
         std::printf("a step     %.2f ms (the median, of a token of each text)\n", generation_.step_milliseconds());
       if (left_out > 0)
         std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
                     set_->prompt_set().left_out().empty() ? "none" : set_->prompt_set().left_out().front().c_str());
       if (request_.evaluate) loss_scores_ = text_scores(losses);
-      write_files(lines, Thumbnails::of_lines(set_->prompt_set().prompts(), thumbnails));
+      write_files(results, Thumbnails::of_lines(set_->prompt_set().prompts(), thumbnails));
     });
     files_->remove_partial();
   }
 
   // The texts in the data set's order, their scores, and the page.
-  void write_files(const std::vector<std::string>& lines, std::map<std::string, std::string> thumbnails) {
-    std::map<int64_t, ordered_json> sorted;
-    for (const std::string& line : lines) {
-      ordered_json one = io::parse_json<ordered_json>(line, files_->folder() + "/generated.jsonl");
-      sorted.emplace(one.at("sample").get<int64_t>(), std::move(one));
-    }
+  void write_files(const std::vector<TextResult>& results, std::map<std::string, std::string> thumbnails) {
     Evaluation evaluation;
     std::vector<ScoredText> all;
-    const AnswerText answers(generation_.tokenizer(), generation_.settings());
-    for (const auto& [number, line] : sorted) {
-      const PromptedSample& prompt = set_->prompt_set().prompts()[static_cast<size_t>(number)];
-      ScoredText scored = scored_text(prompt, number, line.at("prompt").get<std::string>(),
-                                      line.at("text").get<std::string>(), answers);
-      all.push_back(scored);
-      if (!prompt.references.empty()) evaluation.add(std::move(scored));
+    std::string lines;
+    for (const TextResult& result : results) {
+      lines += line_of(result) + "\n";
+      all.push_back(answers_->scored(result));
+      if (!all.back().references.empty()) evaluation.add(all.back());
     }
-    std::printf("texts      %s\n", files_->write_lines(lines).c_str());
+    std::printf("texts      %s\n", files_->write("generated.jsonl", lines).c_str());
     const bool pictures = generation_.inputs().has_picture();
     if (pictures) {
-      files_->write("captions.csv", captions_csv(all, set_->prompt_set().path()));
-      std::printf("captions   %s/captions.csv\n", files_->folder().c_str());
+      std::printf("captions   %s\n", files_->write("captions.csv", captions_csv(all, set_->prompt_set().path())).c_str());
       write_results(all);
     }
     const std::vector<Score> scores = score(evaluation, pictures);
     const std::string title = concat(pictures ? "Captions of " : "Answers to ", set_->prompt_set().path());
-    files_->write("page.html", evaluation_page({title, files_->folder(), std::move(thumbnails)}, scores,
-                                                evaluation.size() == static_cast<int64_t>(all.size()) ? evaluation.texts() : all));
-    std::printf("page       %s/page.html\n", files_->folder().c_str());
+    const std::string page = evaluation_page({title, files_->folder(), std::move(thumbnails)}, scores,
+                                             evaluation.size() == static_cast<int64_t>(all.size()) ? evaluation.texts() : all);
+    std::printf("page       %s\n", files_->write("page.html", page).c_str());
   }
 
   // COCO's and VQA's own forms, where every sample has its id.
@@ -276,8 +264,8 @@ class AnswerRun {
     const bool vqa = std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.references.size() >= 10; }) &&
                      std::any_of(config_.evaluate.metrics.begin(), config_.evaluate.metrics.end(),
                                  [](const std::string& name) { return name.starts_with("vqa_accuracy"); });
-    files_->write("results.json", vqa ? vqa_results_json(texts) : coco_results_json(texts));
-    std::printf("results    %s/results.json (%s's form)\n", files_->folder().c_str(), vqa ? "VQA" : "COCO");
+    const std::string path = files_->write("results.json", vqa ? vqa_results_json(texts) : coco_results_json(texts));
+    std::printf("results    %s (%s's form)\n", path.c_str(), vqa ? "VQA" : "COCO");
   }
 
   std::vector<Score> score(Evaluation& evaluation, bool pictures) {
@@ -304,6 +292,7 @@ class AnswerRun {
   std::unique_ptr<AnswerSet> set_;
   std::unique_ptr<Thumbnails> thumbnails_;
   std::unique_ptr<AnswerFiles> files_;
+  std::optional<PromptAnswers> answers_;
   std::vector<ScoredLoss> losses_;         // of this rank's texts
   std::vector<Score> loss_scores_;         // of all, on rank 0
 };

@@ -2,21 +2,16 @@
 #include "generate/validation_answers.h"
 
 #include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "engine/placement.h"
 #include "evaluate/run_metrics.h"
-#include "generate/answers/answer_set.h"
+#include "generate/answers/prompt_answers.h"
 #include "generate/records.h"
-#include "io/json.h"
 
 namespace blipft {
 
 namespace {
-
-using nlohmann::ordered_json;
 
 // Gives all ranks the scores of rank 0, without those of single samples.
 void share_scores(const World& world, ValidationScores& found) {
@@ -58,56 +53,25 @@ std::vector<Score> ValidationAnswers::scores_of(const std::vector<ScoredText>& t
   return evaluation.scores(metrics_);
 }
 
-// This rank's texts, a line of JSON each.
-std::string ValidationAnswers::generate() {
+ValidationScores ValidationAnswers::evaluate() {
   ValidationPrompts& prompts = *parts_.prompts;
-  const AnswerText answers(*parts_.tokenizer, prompts.settings);
   const World& world = *parts_.world;
-  std::string lines;
-  GeneratorCalls calls;
-  calls.next = prompt_requests(prompts.set, prompts.settings, world.rank(), world.size(),
-                               std::max(parts_.config->data.num_workers, cores_of_a_rank(world)));
-  if (!prompts.settings.stop.empty()) calls.stops = [&](std::span<const int32_t> ids) { return answers.stops(ids); };
-  calls.done = [&](const TextResult& result) {
-    const GeneratedText& best = result.texts.at(0);
-    const ordered_json line{{"sample", result.number}, {"text", answers.of(best.ids)}, {"tokens", best.ids.size()}};
-    lines += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  };
+  PromptAnswers answers(prompts.set, *parts_.tokenizer, prompts.settings, world,
+                        std::max(parts_.config->data.num_workers, cores_of_a_rank(world)));
+  GeneratorCalls calls = answers.calls();
   calls.any = [&](bool mine) {
     parts_.alive();
     return parts_.all_take_part ? world.any(mine ? 1 : 0) != 0 : mine;
   };
   Generator(*parts_.program, prompts.settings.returned, parts_.synchronous).run(calls);
-  return lines;
-}
-
-std::vector<ScoredText> ValidationAnswers::texts_of(const std::vector<std::string>& lines, std::vector<int64_t>& tokens) const {
-  std::map<int64_t, ordered_json> sorted;
-  for (const std::string& of_rank : lines) {
-    std::istringstream text(of_rank);
-    for (std::string line; std::getline(text, line);) {
-      ordered_json one = io::parse_json<ordered_json>(line, "generated texts");
-      sorted.emplace(one.at("sample").get<int64_t>(), std::move(one));
-    }
-  }
-  std::vector<ScoredText> texts;
-  const AnswerText answers(*parts_.tokenizer, parts_.prompts->settings);
-  for (const auto& [number, line] : sorted) {
-    const PromptedSample& prompt = parts_.prompts->set.prompts()[static_cast<size_t>(number)];
-    texts.push_back(
-        scored_text(prompt, number, parts_.tokenizer->decode(prompt.ids), line.at("text").get<std::string>(), answers));
-    tokens.push_back(line.at("tokens").get<int64_t>());
-  }
-  return texts;
-}
-
-ValidationScores ValidationAnswers::evaluate() {
-  const World& world = *parts_.world;
-  const std::vector<std::string> lines = world.gather_texts(generate());
+  const std::vector<TextResult> results = answers.gather();
   ValidationScores found;
   world.together([&] {
     if (world.rank() > 0) return;
-    found.texts = texts_of(lines, found.tokens);
+    for (const TextResult& result : results) {
+      found.texts.push_back(answers.scored(result));
+      found.tokens.push_back(static_cast<int64_t>(result.texts.at(0).ids.size()));
+    }
     found.scores = scores_of(found.texts, found.samples);
   });
   share_scores(world, found);

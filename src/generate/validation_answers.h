@@ -43,9 +43,7 @@ class ValidationAnswers {
   int64_t left_out() const { return left_out_; }
 
  private:
-  std::string generate();
   std::vector<Score> scores_of(const std::vector<ScoredText>& texts, int64_t& samples) const;
-  std::vector<ScoredText> texts_of(const std::vector<std::string>& lines, std::vector<int64_t>& tokens) const;
 
   Parts parts_;
   std::vector<std::string> metrics_;

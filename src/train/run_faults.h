@@ -10,7 +10,7 @@
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/loading.h"
-#include "io/known_folder.h"
+#include "io/known_file.h"
 #include "liveness/watchdog.h"
 #include "train/bad_samples.h"
 #include "train/nonfinite_steps.h"
@@ -40,7 +40,7 @@ class RunFaults {
   /// After each step, in order; see NonFiniteSteps::finished().
   void finished(const StepResult& result, TrainingObserver& observer);
   /// The output folder is there from now on.
-  void folder_made() { folder_ = KnownFolder(config_.output.path); }
+  void folder_made() { folder_ = io::KnownFile(config_.output.path); }
   /// Reports what was skipped. Called by all ranks after the last of `steps` steps. Throws AgreedError if too much was skipped to
   /// save a model.
   void before_saving(int64_t steps, TrainingObserver& observer);
@@ -56,7 +56,7 @@ class RunFaults {
   Watchdog& watchdog_;
   NonFiniteSteps nonfinite_{config_};
   BadSamples bad_samples_{config_, world_};
-  KnownFolder folder_;
+  io::KnownFile folder_;
   bool vanished_ = false;                  // before saving, which makes a new one
 };
 

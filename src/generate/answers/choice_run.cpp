@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "agreement/rank_guard.h"
 #include "agreement/same_run.h"
@@ -12,13 +14,11 @@
 #include "generate/answers/choice_set.h"
 #include "generate/generation.h"
 #include "generate/held_out.h"
-#include "io/json.h"
+#include "generate/records.h"
 
 namespace blipft {
 
 namespace {
-
-using nlohmann::json;
 
 // Likelihoods of texts, in groups that are computed at once.
 std::vector<double> likelihoods_of(Generation& generation, const std::vector<TokenizedText>& texts) {
@@ -40,7 +40,7 @@ std::string line_of(const Question& question, int64_t index, const std::vector<d
   nlohmann::ordered_json line{{"sample", index}, {"name", question.place}, {"query", question.query},
                               {"choices", question.choices}, {"log_likelihoods", likelihoods}, {"chosen", chosen},
                               {"gold", question.gold}};
-  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
   const std::vector<Question>& questions = set->questions();
   check_same_config(config, world);
   compare_facts(world, {data}, "give all machines the same data");
-  AnswerFiles files(asked, world, "choices");
+  AnswerFiles files(asked, world);
   generation.load(set->work(world.size()));
   const GroupsWatch groups_watch(watchdog, generation.groups());
   if (world.rank() == 0) {
@@ -72,34 +72,29 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
       std::printf("left out   %zu records, the first: %s\n", count, set->left_out().front().c_str());
     std::fflush(stdout);
   }
-  const std::vector<double> all = likelihoods_of(generation, texts);  // in collectives, where the ranks share weights
+  const std::vector<double> mine = likelihoods_of(generation, texts);  // in collectives, where the ranks share weights
   world.activity().phase(Activity::Phase::results);
-  world.together([&] {
-    size_t at = 0;
-    for (auto i = static_cast<size_t>(world.rank()); i < questions.size(); i += static_cast<size_t>(world.size())) {
-      const auto first = all.begin() + static_cast<std::ptrdiff_t>(at);
-      at += questions[i].choices.size();
-      files.add(line_of(questions[i], static_cast<int64_t>(i),
-                        {first, first + static_cast<std::ptrdiff_t>(questions[i].choices.size())}));
-    }
-  });
-  const std::vector<std::string> lines = files.all_lines();
+  const std::vector<std::string> of_ranks = world.gather_texts(bytes_of_records(mine));
   world.together([&] {
     if (world.rank() != 0) return;
+    std::vector<std::vector<double>> likelihoods(of_ranks.size());
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) append_records(of_ranks[rank], likelihoods[rank]);
+    std::vector<size_t> next(of_ranks.size());
     Evaluation evaluation;
-    for (const std::string& line : lines) {
-      const json one = io::parse_json(line, files.folder() + "/choices.jsonl");
-      const auto index = one.at("sample").get<int64_t>();
-      const Question& question = questions[static_cast<size_t>(index)];
-      evaluation.add(ScoredChoices{index, "", question.choices, one.at("log_likelihoods").get<std::vector<double>>(), question.gold});
+    std::string lines;
+    for (size_t i = 0; i < questions.size(); ++i) {
+      const size_t rank = i % of_ranks.size(), count = questions[i].choices.size();
+      const auto first = likelihoods[rank].begin() + static_cast<std::ptrdiff_t>(std::exchange(next[rank], next[rank] + count));
+      const std::vector<double> one(first, first + static_cast<std::ptrdiff_t>(count));
+      lines += line_of(questions[i], static_cast<int64_t>(i), one) + "\n";
+      evaluation.add(ScoredChoices{static_cast<int64_t>(i), "", questions[i].choices, one, questions[i].gold});
     }
-    const std::string path = files.write_lines(lines);
+    const std::string path = files.write("choices.jsonl", lines);
     const std::vector<Score> scores = evaluation.scores(asked.evaluate.metrics);
     print_scores(scores);
     files.write("scores.json", scores_json({{"choices", scores, evaluation.size()}}));
     std::printf("choices    %s\n", path.c_str());
   });
-  files.remove_partial();
 }
 
 }  // namespace blipft
