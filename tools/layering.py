@@ -40,9 +40,9 @@ TABLE = [
     [("checkpoint", "",
       "agreement/ liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats "
       "comm memory io/ unit ops/ base/")],
-    # The same inputs on all ranks; the locks of run folders.
+    # The same inputs on all ranks; the folders and files of runs: whose they are, locks, what may be removed.
     [("agreement", "",
-      "liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats comm memory "
+      "liveness/ engine/ weights/ trace/ strategies models loading datasets pictures text config store optimizers formats comm memory "
       "io/ unit ops/ base/")],
     # Which ranks are alive, and who asked to stop.
     [("liveness", "", "comm io unit ops/ base/")],

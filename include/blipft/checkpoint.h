@@ -50,10 +50,6 @@ class SafetensorsReader {
   std::unique_ptr<Files> files_;
 };
 
-/// Throws UserError unless `directory` may be replaced by a saved model: there is none, it is empty, or it is a model that
-/// this program has saved (its marker says so), with nothing else in it. Anything else is the user's and stays.
-void check_replaceable(const std::string& directory);
-
 /// Room that config.json, tokenizer and index take at most beside the tensors.
 constexpr int64_t kSmallFilesBytes = int64_t{32} << 20;
 

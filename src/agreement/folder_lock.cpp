@@ -31,7 +31,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFirstLine = "blipft works in this folder; the file goes when the run ends";
-constexpr size_t kMostText = 4096;
+constexpr size_t kMostText = 4096, kMaxValue = 200;
+constexpr std::pair<const char*, std::string LockOwner::*> kFields[] = {
+    {"host", &LockOwner::host}, {"boot", &LockOwner::boot}, {"pid_namespace", &LockOwner::pid_namespace},
+    {"pid", &LockOwner::pid}, {"process_start", &LockOwner::process_start}, {"launcher", &LockOwner::launcher},
+    {"launcher_start", &LockOwner::launcher_start}, {"job", &LockOwner::job}, {"job_restarts", &LockOwner::job_restarts},
+    {"started", &LockOwner::started}};
 
 std::string environment(const char* name) {
   const char* text = std::getenv(name);
@@ -140,30 +145,18 @@ LockOwner LockOwner::self() {
 }
 
 std::string LockOwner::text() const {
-  return concat(kFirstLine, "\nhost: ", host, "\nboot: ", boot, "\npid_namespace: ", pid_namespace, "\npid: ", pid,
-                "\nprocess_start: ", process_start, "\nlauncher: ", launcher, "\nlauncher_start: ", launcher_start,
-                "\njob: ", job, "\njob_restarts: ", job_restarts, "\nstarted: ", started, "\n");
+  std::string text = kFirstLine;
+  for (const auto& [name, value] : kFields) text += concat("\n", name, ": ", this->*value);
+  return text + "\n";
 }
 
 LockOwner LockOwner::parse(const std::string& text) {
   LockOwner owner;
   if (!text.starts_with(kFirstLine)) return owner;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
-    const size_t colon = line.find(": ");
-    if (colon == std::string::npos) continue;
-    const std::string key = line.substr(0, colon), value = line.substr(colon + 2, 200);
-    if (key == "host") owner.host = value;
-    if (key == "boot") owner.boot = value;
-    if (key == "pid_namespace") owner.pid_namespace = value;
-    if (key == "pid") owner.pid = value;
-    if (key == "process_start") owner.process_start = value;
-    if (key == "launcher") owner.launcher = value;
-    if (key == "launcher_start") owner.launcher_start = value;
-    if (key == "job") owner.job = value;
-    if (key == "job_restarts") owner.job_restarts = value;
-    if (key == "started") owner.started = value;
-  }
+  for (std::string line; std::getline(in, line);)
+    for (const auto& [name, value] : kFields)
+      if (const std::string front = concat(name, ": "); line.starts_with(front)) owner.*value = line.substr(front.size(), kMaxValue);
   return owner;
 }
 
@@ -184,15 +177,16 @@ LockOwner::State LockOwner::state() const {
   return lost ? State::orphaned : State::lives;
 }
 
-FolderLock::FolderLock(const std::string& folder, double wait_seconds)
-    : path_((fs::path(folder) / kName).string()), text_(LockOwner::self().text()) {
+FolderLock FolderLock::take(const std::string& folder, double wait_seconds) {
+  FolderLock lock((fs::path(folder) / kName).string(), LockOwner::self().text());
+  const std::string& path = lock.path_;
   using Clock = std::chrono::steady_clock;
   constexpr int kTries = 20;
   const auto last = Clock::now() + std::chrono::duration<double>(wait_seconds);
   bool told = false;
   for (int i = 0; i < kTries; ++i) {
-    if (create_lock(path_, text_)) return;
-    const std::optional<std::string> found = read_lock(path_);
+    if (create_lock(path, lock.text_)) return lock;
+    const std::optional<std::string> found = read_lock(path);
     if (!found) continue;                  // gone since
     if (*found == "" && i + 1 < kTries) {  // it is being written
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -208,34 +202,36 @@ FolderLock::FolderLock(const std::string& folder, double wait_seconds)
       --i;
       continue;
     }
-    if (state != LockOwner::State::dead) refuse(path_, owner);
-    take_away(path_, *found);
+    if (state != LockOwner::State::dead) refuse(path, owner);
+    take_away(path, *found);
   }
-  throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another folder"));
+  throw UserError(concat(path, ": other runs take this folder and leave it again and again; choose another folder"));
 }
 
-FolderLock::~FolderLock() { remove(path_, text_); }
-
-bool FolderLock::is_there(const std::string& path, const std::string& text) {
+bool FolderLock::is_there() const {
   constexpr int kTries = 100;              // 10 s
   for (int i = 0; i < kTries; ++i) {
     if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (i % 10 == 1) {                     // a file made here has a network file system look at the folder anew
-      const std::string look = concat(path, ".look.", host_name(), ".", getpid());
+      const std::string look = concat(path_, ".look.", host_name(), ".", getpid());
       const io::FileDescriptor file(::open(look.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
       ::unlink(look.c_str());
     }
-    if (read_lock(path) == text) return true;
+    if (read_lock(path_) == text_) return true;
   }
   return false;
 }
 
-void FolderLock::remove(const std::string& path, const std::string& text) {
+bool FolderLock::is_held() const {
   try {
-    if (read_lock(path) == text) ::unlink(path.c_str());
-  } catch (const std::exception&) {
-    // What cannot be read stays.
+    return read_lock(path_) == text_;
+  } catch (const std::exception&) {        // it cannot be read: nothing is proven
+    return false;
   }
+}
+
+void FolderLock::remove() const {
+  if (is_held()) ::unlink(path_.c_str());
 }
 
 }  // namespace blipft

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 namespace blipft {
 
@@ -24,21 +25,35 @@ class FolderLock {
   /// a process ends by itself.
   /// Throws UserError that names the other run's host, process and start when it lives, or when that cannot be known,
   /// with what to do. A file that is not of this program, or no regular one, is left as it is.
-  explicit FolderLock(const std::string& folder, double wait_seconds = kWaitSeconds);
-  /// Removes the file, if it is still this lock's. Never throws.
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
+  /// The file lasts until remove(), which any rank may call.
+  static FolderLock take(const std::string& folder, double wait_seconds = kWaitSeconds);
+  /// Describes a lock that another rank has taken.
+  FolderLock(std::string path, std::string text) : path_(std::move(path)), text_(std::move(text)) {}
 
   const std::string& path() const { return path_; }
   const std::string& text() const { return text_; }
-  /// Whether `path` holds `text`, for ranks of other machines: waits, since a network file system may show it late.
-  static bool is_there(const std::string& path, const std::string& text);
-  /// Removes `path` if it holds `text`: for other ranks, where the one that locked may no longer be able to.
-  static void remove(const std::string& path, const std::string& text);
+  /// Returns true if this rank sees the file. Waits some seconds: a network file system may show it late.
+  bool is_there() const;
+  /// Returns true if the file is still this lock's. Never throws.
+  bool is_held() const;
+  /// Removes the file if it is still this lock's. Never throws.
+  void remove() const;
 
  private:
   std::string path_, text_;
+};
+
+/// A lock that lasts as long as this object.
+class ScopedFolderLock {
+ public:
+  explicit ScopedFolderLock(const std::string& folder, double wait_seconds = FolderLock::kWaitSeconds)
+      : lock_(FolderLock::take(folder, wait_seconds)) {}
+  ~ScopedFolderLock() { lock_.remove(); }
+  ScopedFolderLock(const ScopedFolderLock&) = delete;
+  ScopedFolderLock& operator=(const ScopedFolderLock&) = delete;
+
+ private:
+  FolderLock lock_;
 };
 
 /// What a lock's file says, "key: value" in each line; texts as they stand there, empty: not said.

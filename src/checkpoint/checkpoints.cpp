@@ -14,8 +14,8 @@
 #include <sstream>
 #include <vector>
 
+#include "agreement/run_id.h"
 #include "base/memory_text.h"
-#include "checkpoint/run_id.h"
 #include "checkpoint/training_state.h"
 #include "io/file.h"
 #include "io/marker.h"
@@ -104,6 +104,17 @@ std::string checkpoints_text(const Config& config, const Units& units, const Par
     text << " (of which most for the file system, at an assumed " << std::setprecision(1)
          << kAssumedBandwidth * 1e-9 << " GB/s: raise checkpoint.host_gib)";
   return text.str();
+}
+
+FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std::string& run_id) {
+  const std::string folder = checkpoints_folder(config);
+  if (!writes_checkpoints(config)) return {"a checkpoint when it is stopped", bytes, folder, false};
+  int64_t held = 0;
+  for (const io::NamedCheckpoint& earlier : io::named_checkpoints(folder))
+    if (earlier.is_whole() && (earlier.run_id.empty() || earlier.run_id == run_id)) held += earlier.bytes;
+  // The next one comes before any goes.
+  const int64_t most = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != BestCriterion::none ? 1 : 0);
+  return {"checkpoints", std::max(bytes, most * bytes - held), folder};
 }
 
 Checkpoints::Checkpoints(CheckpointParts parts)

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "agreement/disk_room.h"
 #include "base/start_times.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
@@ -30,6 +31,10 @@ int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int6
 /// waits for it; "" for a run that writes none but when it is stopped.
 std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
                              int64_t machine_ranks);
+
+/// What checkpoints of `bytes` each still take: the kept ones and one on its way, less what earlier ones of `run_id` hold
+/// already, of which keeping removes some. A run that writes none but when it is stopped can do without.
+FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std::string& run_id);
 
 struct CheckpointParts {
   const Config* config = nullptr;

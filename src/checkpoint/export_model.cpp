@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "agreement/folder_lock.h"
+#include "agreement/run_id.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/resume.h"
-#include "checkpoint/run_id.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
 #include "engine/settings.h"
@@ -104,7 +104,7 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   std::error_code error;
   std::filesystem::create_directories(config.output.path, error);
   BLIPFT_USER_CHECK(!error, "output.path: cannot create the folder ", config.output.path, ": ", error.message());
-  const FolderLock lock(config.output.path);
+  const ScopedFolderLock lock(config.output.path);
   for (const SaveSettings& settings : SaveSettings::of(config)) {
     const std::string target = config.output.path + "/" + settings.folder();
     if (const std::string done = io::restore_saved(target); !done.empty()) std::fprintf(stderr, "note: %s\n", done.c_str());

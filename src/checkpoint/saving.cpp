@@ -377,4 +377,22 @@ std::string save_weights(const WeightContext& context, const World& world, const
   return world.from_rank(0, saver.saved_as());
 }
 
+std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store) {
+  std::vector<FileToWrite> files;
+  if (!config.output.save_model) return files;
+  std::unique_ptr<SafetensorsReader> checkpoint;
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    // A checkpoint that cannot be read is told of when it is loaded.
+    if (settings.pretrained && !checkpoint) {
+      try {
+        checkpoint = std::make_unique<SafetensorsReader>(config.model.path);
+      } catch (const UserError&) {
+      }
+    }
+    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get(), config.model.path),
+                     (std::filesystem::path(config.output.path) / settings.folder()).string()});
+  }
+  return files;
+}
+
 }  // namespace blipft

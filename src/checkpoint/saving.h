@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/disk_room.h"
 #include "blipft/config.h"
 #include "weights/weights.h"
 
@@ -43,6 +44,8 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
 /// `source`: SaveJob's.
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint, const std::string& source);
+/// The folders that a run saves at its end, if any, and the bytes of their tensors.
+std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store);
 /// Writes tensors, config and tokenizer files (rank 0 writes, all ranks take part). What was not trained is copied from
 /// the checkpoint, in pieces. Returns the folder: SaveJob::directory, or one beside it if that name was taken (see
 /// CheckpointWriter::finish()).

@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
+#include "agreement/run_id.h"
 #include "blipft/config_rules.h"
 #include "blipft/error.h"
-#include "checkpoint/run_id.h"
 #include "io/json.h"
 #include "io/marker.h"
 #include "io/paths.h"

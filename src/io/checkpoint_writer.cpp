@@ -97,8 +97,6 @@ void check_room(const std::string& directory, int64_t needed) {
 
 }  // namespace
 
-void check_replaceable(const std::string& directory) { io::check_saving(directory); }
-
 struct CheckpointWriter::State {
   std::string directory, partial, stem;
   io::Marker marker;               // files: all but the tensors' so far
@@ -185,7 +183,7 @@ CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vect
   state->partial = state->directory + ".partial";
   state->stem = stem;
   state->marker = {stem == "model" ? io::Marker::kModel : io::Marker::kAdapter, origin.run_id, origin.step, {}};
-  check_replaceable(state->directory);
+  io::check_saving(state->directory);
   state->shards = cut_into_shards(entries, shard_bytes, stem);
   int64_t total = kSmallFilesBytes;
   for (const Shard& shard : state->shards) total += shard.bytes;

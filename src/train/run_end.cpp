@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "agreement/record_files.h"
 #include "base/memory_text.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
 #include "engine/room_settings.h"
 #include "io/saved_model.h"
-#include "train/observers/record_files.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {
@@ -112,7 +112,7 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   if (r.first_rank()) {
     if (loses) observers.record->end(event("traces that are not whole"));
     observers.record->close();
-    if (r.run.smoke) print_smoke_end(r, end, observers);
+    if (r.config().smoke_steps > 0) print_smoke_end(r, end, observers);
     else print_end(r, results, saved, observers.trace, lost, ready_seconds);
   }
   faults.after_saving(saved);

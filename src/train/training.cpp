@@ -96,8 +96,7 @@ void TrainingRun::announce() {
 void TrainingRun::close() {
   if (trace_) trace_->close();
   if (record_) record_->close();
-  if (resources_.run.folder) resources_.run.folder->unlock()();
-  if (resources_.run.smoke) resources_.run.smoke->remove();
+  if (resources_.run.folder) resources_.run.folder->release()();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/output_folder.h"
 #include "base/start_times.h"
 #include "blipft/checkpoint.h"
 #include "blipft/loading.h"
@@ -16,14 +17,12 @@
 #include "engine/run_data.h"
 #include "generate/validation_answers.h"
 #include "plan/training_plan.h"
-#include "train/start/output_folder.h"
-#include "train/start/smoke_folder.h"
+#include "weights/weights.h"
 
 namespace blipft {
 
 /// Which run this is, where it writes, and where it resumes.
 struct RunIdentity {
-  std::unique_ptr<SmokeFolder> smoke;      ///< null unless this is a trial (--smoke)
   std::unique_ptr<OutputFolder> folder;
   std::unique_ptr<ResumePoint> resume;     ///< null: the run begins at its first step
   std::string id;

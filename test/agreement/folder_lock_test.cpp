@@ -22,7 +22,7 @@ using namespace blipft::testing;
 namespace {
 
 std::string refusal(const TemporaryDirectory& folder) {
-  return message_of([&] { FolderLock lock(folder.path.string()); });
+  return message_of([&] { ScopedFolderLock lock(folder.path.string()); });
 }
 
 void write_owner(const TemporaryDirectory& folder, const LockOwner& owner) { folder.write("run.lock", owner.text()); }
@@ -35,7 +35,7 @@ pid_t start_holder(const TemporaryDirectory& folder) {
   REQUIRE(pipe(ready) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    const FolderLock lock(folder.path.string());
+    const ScopedFolderLock lock(folder.path.string());
     [[maybe_unused]] const auto written = write(ready[1], "x", 1);
     for (;;) pause();
   }
@@ -50,7 +50,7 @@ pid_t start_holder(const TemporaryDirectory& folder) {
 TEST_CASE("a folder has one lock at a time, which goes with its object") {
   const TemporaryDirectory folder;
   {
-    const FolderLock lock(folder.path.string());
+    const ScopedFolderLock lock(folder.path.string());
     CHECK(contains(read_text_file(folder / "run.lock"), concat("\npid: ", getpid(), "\n")));
     const std::string second = refusal(folder);
     CHECK_MESSAGE(contains(second, concat("in use by another run: process ", getpid(), " on ", LockOwner::self().host)),
@@ -133,7 +133,7 @@ TEST_CASE("a lock whose process has lost its launcher is waited for, and no long
   waitpid(launcher, nullptr, 0);
   CHECK(owner.state() == LockOwner::State::orphaned);
   write_owner(folder, owner);
-  const std::string text = message_of([&] { FolderLock lock(folder.path.string(), 0.2); });
+  const std::string text = message_of([&] { ScopedFolderLock lock(folder.path.string(), 0.2); });
   CHECK_MESSAGE(contains(text, concat("process ", holder, " on ")), text);
   CHECK_MESSAGE(contains(text, concat("has lost its launcher (process ", launcher, ") but goes on")), text);
   std::thread ends([&] {
@@ -141,7 +141,7 @@ TEST_CASE("a lock whose process has lost its launcher is waited for, and no long
     kill(holder, SIGKILL);
     waitpid(holder, nullptr, 0);
   });
-  CHECK(message_of([&] { FolderLock lock(folder.path.string(), 600); }) == "");
+  CHECK(message_of([&] { ScopedFolderLock lock(folder.path.string(), 600); }) == "");
   ends.join();
   CHECK(std::filesystem::is_empty(folder.path));
 }
@@ -160,7 +160,7 @@ TEST_CASE("what blipft did not make is no lock of its own, whatever it says") {
     if (link) std::filesystem::create_symlink(folder / "elsewhere", folder / "run.lock");
     else REQUIRE(mkfifo((folder / "run.lock").c_str(), 0600) == 0);
     CHECK(contains(refusal(folder), "is no file that blipft made"));
-    FolderLock::remove(folder / "run.lock", dead.text());
+    FolderLock(folder / "run.lock", dead.text()).remove();
     CHECK(std::filesystem::exists(std::filesystem::symlink_status(folder / "run.lock")));
     std::filesystem::remove(folder / "run.lock");
   }
@@ -171,10 +171,10 @@ TEST_CASE("a lock that another run has taken over is not removed") {
   LockOwner owner = LockOwner::self();
   owner.host = "node7";
   {
-    const FolderLock lock(folder.path.string());
+    const ScopedFolderLock lock(folder.path.string());
     write_owner(folder, owner);
   }
   CHECK(read_text_file(folder / "run.lock") == owner.text());
-  FolderLock::remove(folder / "run.lock", owner.text());
+  FolderLock(folder / "run.lock", owner.text()).remove();
   CHECK(std::filesystem::is_empty(folder.path));
 }

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "train/observers/record_files.h"
+#include "agreement/record_files.h"
 #include "train/observers/training_observer.h"
 
 namespace blipft {

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "agreement/record_files.h"
 #include "blipft/config_rules.h"
 #include "blipft/error.h"
 #include "checkpoint/resume.h"
@@ -15,7 +16,6 @@
 #include "io/named_checkpoints.h"
 #include "io/saved_model.h"
 #include "plan/batch_choice.h"
-#include "train/observers/record_files.h"
 
 namespace blipft {
 

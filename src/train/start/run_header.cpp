@@ -80,7 +80,7 @@ void print_checkpoints(const TrainingResources& r) {
   if (writes_checkpoints(config))
     std::printf("checkpoint %s\n", checkpoints_text(config, r.model().units(), r.engine->store, r.world.size(),
                                                     r.world.local_size()).c_str());
-  if (!config.output.save_model && !writes_checkpoints(config) && !run.smoke)
+  if (!config.output.save_model && !writes_checkpoints(config) && config.smoke_steps == 0)
     std::printf("warning: the trained weights will be discarded: output.save_model is false and no checkpoints are enabled\n");
   if (!run.resume && config.checkpoint.resume == ResumeMode::automatic)
     std::printf("begins     at the first step: %s has no checkpoint\n", checkpoints_folder(config).c_str());

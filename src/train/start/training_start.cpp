@@ -6,9 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "agreement/run_id.h"
 #include "checkpoint/checkpoints.h"
-#include "checkpoint/disk_room.h"
-#include "checkpoint/run_id.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
@@ -164,15 +163,9 @@ bool TrainingStart::Parts::claim_folders() {
   world_.together([&] {                    // before anything is made: what cannot be looked at is reported
     if (r_.first_rank() && config_.checkpoint.resume == ResumeMode::automatic) newest_checkpoint(checkpoints_folder(config_));
   });
-  if (config_.smoke_steps > 0) {
-    run.smoke = std::make_unique<SmokeFolder>(config_, world_);
-    config_.output.path = run.smoke->path();
-  }
   run.folder = std::make_unique<OutputFolder>(config_, world_);
-  faults_.unlock_at_end([&run, unlock = run.folder->unlock()] {
-    unlock();
-    if (run.smoke) run.smoke->remove();
-  });
+  config_.output.path = run.folder->path();
+  faults_.unlock_at_end(run.folder->release());
   if (const auto ended = ended_text(config_, world_)) {
     if (r_.first_rank()) std::printf("%s\n", ended->c_str());
     return false;

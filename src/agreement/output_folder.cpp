@@ -1,7 +1,7 @@
 // The folder of a run; see output_folder.h.
-#include "train/start/output_folder.h"
+#include "agreement/output_folder.h"
 
-#include <sys/stat.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,13 +10,12 @@
 #include <filesystem>
 #include <set>
 
-#include "blipft/checkpoint.h"
+#include "agreement/record_files.h"
 #include "blipft/error.h"
 #include "io/file.h"
 #include "io/named_checkpoints.h"
 #include "io/saved_model.h"
 #include "trace/trace_files.h"
-#include "train/observers/record_files.h"
 
 namespace blipft {
 
@@ -37,9 +36,9 @@ bool is_link(const std::string& path) {
   return fs::is_symlink(fs::symlink_status(without_slash(path), error));
 }
 
-bool is_there(const std::string& path) {
-  struct stat status{};
-  return ::lstat(path.c_str(), &status) == 0;
+bool is_taken(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
 }
 
 std::string names_text(const std::vector<std::string>& names) {
@@ -49,13 +48,20 @@ std::string names_text(const std::vector<std::string>& names) {
   return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " more") : text;
 }
 
-// The folders that the run saves into.
 std::vector<std::string> saved_folders(const Config& config) {
   std::vector<std::string> folders;
-  if (!config.output.save_model) return folders;
-  for (const SaveSettings& settings : SaveSettings::of(config))
-    folders.push_back(in(config.output.path, settings.folder()));
+  for (const std::string& name : saved_folder_names(config)) folders.push_back(in(config.output.path, name));
   return folders;
+}
+
+// Rank 0's texts, which have no NUL, on all ranks.
+std::vector<std::string> texts_of_first_rank(const World& world, const std::vector<std::string>& texts) {
+  std::string joined;
+  for (const std::string& text : texts) joined.append(text).push_back('\0');
+  joined = world.from_rank(0, joined);
+  std::vector<std::string> all;
+  for (size_t at = 0; at < joined.size(); at += all.back().size() + 1) all.emplace_back(joined.c_str() + at);
+  return all;
 }
 
 // The folders of models and adapters in `folder`: model, model-2, ..., adapter, ...
@@ -123,6 +129,12 @@ std::vector<std::string> results_in(const std::string& folder) {
   return names;
 }
 
+std::vector<std::string> saved_folder_names(const Config& config) {
+  if (!config.output.save_model) return {};
+  if (config.adapter.kind == AdapterKind::none) return {"model"};
+  return config.output.save_merged ? std::vector<std::string>{"adapter", "model"} : std::vector<std::string>{"adapter"};
+}
+
 std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const io::NamedCheckpoint& one : io::named_checkpoints(folder))
@@ -162,7 +174,7 @@ void check_results(const Config& config, bool resumed) {
                     ": output.path: ", path, " holds another run's results (", names_text(found), "); ",
                     how_to_go_on(config), "choose another output.path, or replace them with output.overwrite=true");
   for (const std::string& folder : saved_folders(config)) {
-    if (!resumed) check_replaceable(folder);  // a resumed run saves beside what is in its way
+    if (!resumed) io::check_saving(folder);  // a resumed run saves beside what is in its way
     BLIPFT_USER_CHECK(resumed || ::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
                       ": is to be replaced by the saved model, but you may not write to it: ", io::errno_text());
   }
@@ -230,7 +242,7 @@ void check_names_free(const Config& config, int64_t first_step, int64_t steps, i
   for (const TraceFile& file : own_trace_files(config.output.path)) own.insert(fs::path(file.path).filename().string());
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const std::string name = trace_file_name(0, rank), path = in(config.output.path, name);
-    if (is_there(path) && !own.count(name)) refuse(path, "is no trace that blipft wrote", "a trace");
+    if (is_taken(path) && !own.count(name)) refuse(path, "is no trace that blipft wrote", "a trace");
   }
 }
 
@@ -251,26 +263,30 @@ void remove_results(const Config& config) {
 }
 
 OutputFolder::OutputFolder(const Config& config, const World& world) : config_(config), world_(world) {
-  world_.together([&] {
-    if (world_.rank() != 0) return;
-    try {
-      make_folder("output.path", config_.output.path);
-      lock(config_.output.path);
-      for (const char* name : kSaved)
-        if (const std::string done = io::restore_saved(in(config_.output.path, name)); !done.empty())
-          std::fprintf(stderr, "note: %s\n", done.c_str());
-      make_checkpoints_folder();
-    } catch (...) {
-      give_up();                           // no destructor runs for an object that was never made
-      throw;
-    }
-  });
   try {
-    share_locks();
+    world_.together([&] {
+      if (world_.rank() == 0) make_folders();
+    });
+    share_folders();
   } catch (...) {
-    give_up();
+    if (world_.rank() == 0) held_.release();  // no destructor runs for an object that was never made
     throw;
   }
+}
+
+OutputFolder::~OutputFolder() {
+  if (world_.rank() == 0 || std::uncaught_exceptions() > 0) held_.release();
+}
+
+std::function<void()> OutputFolder::release() const {
+  return [held = held_] { held.release(); };
+}
+
+void OutputFolder::Held::release() const {
+  std::error_code ignored;
+  if (!trial.empty() && !locks.empty() && locks.front().is_held()) fs::remove_all(trial, ignored);
+  for (const FolderLock& lock : locks) lock.remove();
+  for (const std::string& folder : made) ::rmdir(folder.c_str());  // one that is not empty stays
 }
 
 void OutputFolder::claim(const std::string& resumed) {
@@ -284,34 +300,51 @@ void OutputFolder::claim(const std::string& resumed) {
   });
 }
 
-// Tells all ranks of the locks, which must be seen by all of them: they work in one folder.
-void OutputFolder::share_locks() {
-  const auto count = static_cast<size_t>(std::stoul(world_.from_rank(0, std::to_string(locks_.size()))));
-  for (size_t i = 0; i < count; ++i) {
-    const bool mine = i < locks_.size();   // on rank 0
-    const std::string path = world_.from_rank(0, mine ? locks_[i]->path() : "");
-    held_.push_back({path, world_.from_rank(0, mine ? locks_[i]->text() : "")});
-  }
-  const auto folders = static_cast<size_t>(std::stoul(world_.from_rank(0, std::to_string(made_.size()))));
-  for (size_t i = 0; i < folders; ++i)
-    made_by_run_.push_back(world_.from_rank(0, i < made_.size() ? made_[i] : ""));
-  const std::string host = world_.from_rank(0, world_.host());
-  world_.together([&] {
-    for (const auto& [path, text] : held_)
-      BLIPFT_USER_CHECK(FolderLock::is_there(path, text), fs::path(path).parent_path().string(),
-                        ": is not the folder in which rank 0 on ", host, " works: its ", path,
-                        " cannot be seen here; give output.path and checkpoint.path a file system that all ranks share, ",
-                        "and as absolute paths");
-  });
+// Another run's checkpoint.path may lead to this one's folder in output.path, so that every run locks its folder, also
+// where it writes none but when it is stopped; one that stays empty goes when the run ends.
+void OutputFolder::make_folders() {
+  if (config_.smoke_steps > 0) make_trial();
+  const std::string& output = config_.output.path;
+  make_folder("output.path", output);
+  held_.locks.push_back(FolderLock::take(output));  // this also shows that the folder can be written to
+  for (const char* name : kSaved)
+    if (const std::string done = io::restore_saved(in(output, name)); !done.empty())
+      std::fprintf(stderr, "note: %s\n", done.c_str());
+  const std::string folder = checkpoints_folder(config_);
+  make_folder("checkpoint.path", folder);
+  BLIPFT_USER_CHECK(::access(folder.c_str(), W_OK | X_OK) == 0, folder,
+                    ": checkpoints are to be written there, but you may not: ", io::errno_text());
+  if (!is_same(folder, output)) held_.locks.push_back(FolderLock::take(folder));
 }
 
-void OutputFolder::make_folder(const std::string& key, const std::string& path) {
+// The folder lies on the disk that the run would write to. mkdtemp makes a folder that was not there, and that nobody else
+// may write into.
+void OutputFolder::make_trial() {
+  std::string& output = config_.output.path;
+  std::error_code error;
+  const fs::path around = without_slash(fs::absolute(output, error)).parent_path();
+  std::string name = (around / ".smoke-XXXXXX").string();
+  note_missing(around.string());
+  fs::create_directories(around, error);
+  BLIPFT_USER_CHECK(!error && ::mkdtemp(name.data()), place_of(config_, "output.path"), ": output.path: ", output,
+                    ": cannot make a folder for the trial beside it, in ", around.string(), ": ",
+                    error ? error.message() : io::errno_text(), "; give an output.path that you may write to");
+  held_.made.insert(held_.made.begin(), name);
+  held_.trial = output = name;
+}
+
+// Notes the folders that are not there yet of `path` and around it.
+void OutputFolder::note_missing(const std::string& path) {
   std::vector<std::string> made;
   std::error_code error;
   for (fs::path at = fs::absolute(path, error); !fs::exists(at, error) && at != at.root_path(); at = at.parent_path())
     if (at.has_filename()) made.push_back(at.string());
-  made_.insert(made_.begin(), made.begin(), made.end());
-  error.clear();
+  held_.made.insert(held_.made.begin(), made.begin(), made.end());
+}
+
+void OutputFolder::make_folder(const std::string& key, const std::string& path) {
+  std::error_code error;
+  note_missing(path);
   BLIPFT_USER_CHECK(!is_link(path) || fs::exists(path, error), place_of(config_, key), ": ", key, ": ", path, " is a link to ",
                     fs::read_symlink(without_slash(path), error).string(),
                     ", where nothing is; make that folder (is its file system mounted?), or take the link away");
@@ -321,34 +354,25 @@ void OutputFolder::make_folder(const std::string& key, const std::string& path) 
                     path, ": ", error ? error.message() : "it is a file");
 }
 
-// It also shows that the folder can be written to.
-void OutputFolder::lock(const std::string& path) { locks_.push_back(std::make_unique<FolderLock>(path)); }
-
-// Another run's checkpoint.path may lead to this one's folder in output.path, so that every run locks its folder, also
-// where it writes none but when it is stopped; one that stays empty goes when the run ends.
-void OutputFolder::make_checkpoints_folder() {
-  const std::string folder = checkpoints_folder(config_);
-  make_folder("checkpoint.path", folder);
-  BLIPFT_USER_CHECK(::access(folder.c_str(), W_OK | X_OK) == 0, folder,
-                    ": checkpoints are to be written there, but you may not: ", io::errno_text());
-  if (!is_same(folder, config_.output.path)) lock(folder);
-}
-
-OutputFolder::~OutputFolder() {
-  if (std::uncaught_exceptions() > 0) unlock()();
-  give_up();
-}
-
-std::function<void()> OutputFolder::unlock() const {
-  return [held = held_, made = made_by_run_] {
-    for (const auto& [path, text] : held) FolderLock::remove(path, text);
-    for (const std::string& folder : made) ::rmdir(folder.c_str());  // one that is not empty stays
-  };
-}
-
-void OutputFolder::give_up() {
-  locks_.clear();
-  for (const std::string& folder : made_) ::rmdir(folder.c_str());  // one that is not empty stays
+// Gives all ranks what rank 0 holds. They must see its locks: they work in one folder.
+void OutputFolder::share_folders() {
+  std::vector<std::string> paths, texts;
+  for (const FolderLock& lock : held_.locks) paths.push_back(lock.path()), texts.push_back(lock.text());
+  paths = texts_of_first_rank(world_, paths);
+  texts = texts_of_first_rank(world_, texts);
+  held_.made = texts_of_first_rank(world_, held_.made);
+  held_.trial = world_.from_rank(0, held_.trial);
+  if (!held_.trial.empty()) config_.output.path = held_.trial;
+  held_.locks.clear();
+  for (size_t i = 0; i < paths.size(); ++i) held_.locks.emplace_back(paths[i], texts[i]);
+  const std::string host = world_.from_rank(0, world_.host());
+  world_.together([&] {
+    for (const FolderLock& lock : held_.locks)
+      BLIPFT_USER_CHECK(lock.is_there(), fs::path(lock.path()).parent_path().string(),
+                        ": is not the folder in which rank 0 on ", host, " works: its ", lock.path(),
+                        " cannot be seen here; give output.path and checkpoint.path a file system that all ranks share, ",
+                        "and as absolute paths");
+  });
 }
 
 void OutputFolder::check_room(const std::function<std::vector<FileToWrite>()>& files) const {

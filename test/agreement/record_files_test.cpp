@@ -6,10 +6,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "agreement/record_files.h"
 #include "io/run_log.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
-#include "train/observers/record_files.h"
 
 using namespace blipft;
 using namespace blipft::testing;

@@ -1,16 +1,14 @@
-// OutputFolder: the folder of a run, from its claim before anything is read to its release at the end.
+// OutputFolder: the folders of a run, from their claim before anything is read to their release at the end.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "agreement/disk_room.h"
 #include "agreement/folder_lock.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
-#include "checkpoint/disk_room.h"
 
 namespace blipft {
 
@@ -18,6 +16,8 @@ namespace blipft {
 std::vector<std::string> results_in(const std::string& folder);
 /// Names of the whole checkpoints of this program in `folder`.
 std::vector<std::string> checkpoints_in(const std::string& folder);
+/// Names of the folders that the run saves into, in this order.
+std::vector<std::string> saved_folder_names(const Config& config);
 /// Whether there is one, so that a run could go on from it; one that is damaged counts.
 bool has_whole_checkpoint(const std::string& folder);
 /// checkpoint.path, where it is not the folder in output.path; else "".
@@ -42,22 +42,25 @@ void check_names_free(const Config& config, int64_t first_step, int64_t steps, i
 /// Throws UserError.
 void remove_results(const Config& config);
 
-/// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
+/// The folders that a run owns: output.path and the folder of checkpoints. A trial (--smoke) owns a new temporary folder
+/// beside output.path in place of both. All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
 class OutputFolder {
  public:
-  /// Makes output.path and the folder of the checkpoints, and locks them: from now on no other run changes what is there.
+  /// Makes the folders and locks them: from now on no other run changes what is there.
   OutputFolder(const Config& config, const World& world);
-  /// Gives the locks up, and removes the folders that were made here and are empty. On an error any rank does: rank 0 may
-  /// be ended before it can.
+  /// Releases the folders. On an error any rank does: rank 0 may be ended before it can.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
+  /// output.path, or the temporary folder of a trial.
+  const std::string& path() const { return config_.output.path; }
   /// Checks all that the configuration tells: check_sources, check_results, check_checkpoints. `resumed`: the checkpoint
   /// from which the run goes on with what is there; "": none.
   void claim(const std::string& resumed);
-  /// What gives the locks up where no destructor will run, from any rank.
-  std::function<void()> unlock() const;
+  /// Returns a function that releases the folders where no destructor will run, on any rank: it removes the locks, folders
+  /// that were made here and are empty, and the folder of a trial with all that is in it. It never throws.
+  std::function<void()> release() const;
   /// `files` is called on rank 0.
   void check_room(const std::function<std::vector<FileToWrite>()>& files) const;
   /// check_names_free(), once the steps are known.
@@ -66,20 +69,23 @@ class OutputFolder {
   void remove_earlier() const;
 
  private:
+  struct Held {
+    std::vector<FolderLock> locks;         // that of output.path is the first
+    std::vector<std::string> made;         // folders, the innermost first
+    std::string trial;                     // the temporary folder; empty: this is no trial
+    void release() const;
+  };
+  void make_folders();
+  void make_trial();
+  void note_missing(const std::string& path);
   void make_folder(const std::string& key, const std::string& path);
-  void lock(const std::string& path);
-  void make_checkpoints_folder();
-  void share_locks();
-  void give_up();
+  void share_folders();
   std::vector<FileToWrite> reclaimed() const;
-  const Config config_;
+  Config config_;
   const World& world_;
-  bool resumed_ = false;                   // what claim() was told; on rank 0
+  Held held_;                              // on all ranks
+  bool resumed_ = false;                   // argument of claim(); on rank 0
   bool replaces_ = false;                  // replaces_results(); on rank 0
-  std::vector<std::string> made_;          // folders, the innermost first; on rank 0
-  std::vector<std::string> made_by_run_;   // the same, on all ranks
-  std::vector<std::unique_ptr<FolderLock>> locks_;         // on rank 0
-  std::vector<std::pair<std::string, std::string>> held_;  // path and text of each, on all ranks
 };
 
 }  // namespace blipft

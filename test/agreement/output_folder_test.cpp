@@ -6,14 +6,15 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agreement/output_folder.h"
 #include "blipft/checkpoint.h"
 #include "blipft/trace.h"
+#include "checkpoint/saving.h"
 #include "io/marker.h"
 #include "io/state_files.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 #include "trace/trace_files.h"
-#include "train/start/output_folder.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -110,6 +111,12 @@ TEST_CASE("what the saved model would replace must be an older one, whether or n
   CHECK(results_message(config) == "");
   config.output.save_model = true;
   config.adapter.kind = AdapterKind::lora;            // saves adapter/ alone
+  for (const bool merged : {true, false}) {
+    config.output.save_merged = merged;
+    std::vector<std::string> names;
+    for (const SaveSettings& settings : SaveSettings::of(config)) names.push_back(settings.folder());
+    CHECK(names == saved_folder_names(config));
+  }
   CHECK(results_message(config) == "");
   folder.write("run/adapter", "a file");
   CHECK(contains(results_message(config), "exists and is not a folder"));

@@ -1,5 +1,5 @@
 // Files of a run folder; see record_files.h.
-#include "train/observers/record_files.h"
+#include "agreement/record_files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

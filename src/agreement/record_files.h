@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "blipft/config.h"
-#include "checkpoint/run_id.h"
+#include "agreement/run_id.h"
 #include "io/line_file.h"
 
 namespace blipft {

@@ -1,5 +1,5 @@
 // Room on the disks; see disk_room.h.
-#include "checkpoint/disk_room.h"
+#include "agreement/disk_room.h"
 
 #include <sys/stat.h>
 
@@ -8,10 +8,8 @@
 #include <map>
 
 #include "base/memory_text.h"
-#include "blipft/checkpoint.h"
 #include "blipft/error.h"
 #include "io/file.h"
-#include "io/named_checkpoints.h"
 
 namespace blipft {
 
@@ -62,35 +60,6 @@ std::string check_room(const Config& config, const std::vector<FileToWrite>& fil
     if (disk.all > disk.free) warning = text;
   }
   return warning;
-}
-
-std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store) {
-  std::vector<FileToWrite> files;
-  if (!config.output.save_model) return files;
-  std::unique_ptr<SafetensorsReader> checkpoint;
-  for (const SaveSettings& settings : SaveSettings::of(config)) {
-    // A checkpoint that cannot be read is told of when it is loaded.
-    if (settings.pretrained && !checkpoint) {
-      try {
-        checkpoint = std::make_unique<SafetensorsReader>(config.model.path);
-      } catch (const UserError&) {
-      }
-    }
-    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get(), config.model.path),
-                     (fs::path(config.output.path) / settings.folder()).string()});
-  }
-  return files;
-}
-
-FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std::string& run_id) {
-  const std::string folder = checkpoints_folder(config);
-  if (!writes_checkpoints(config)) return {"a checkpoint when it is stopped", bytes, folder, false};
-  int64_t held = 0;
-  for (const io::NamedCheckpoint& earlier : io::named_checkpoints(folder))
-    if (earlier.is_whole() && (earlier.run_id.empty() || earlier.run_id == run_id)) held += earlier.bytes;
-  // The next one comes before any goes.
-  const int64_t most = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != BestCriterion::none ? 1 : 0);
-  return {"checkpoints", std::max(bytes, most * bytes - held), folder};
 }
 
 }  // namespace blipft

@@ -1,5 +1,5 @@
 // Ids of runs; see run_id.h.
-#include "checkpoint/run_id.h"
+#include "agreement/run_id.h"
 
 #include <fcntl.h>
 #include <sys/random.h>

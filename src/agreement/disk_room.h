@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "blipft/config.h"
-#include "checkpoint/saving.h"
 
 namespace blipft {
 
@@ -22,10 +21,5 @@ struct FileToWrite {
 /// warning where it has none for the rest, "" where all fits. `reclaimed`: what goes before the space is needed.
 std::string check_room(const Config& config, const std::vector<FileToWrite>& files,
                        const std::vector<FileToWrite>& reclaimed = {});
-/// The folders that a run saves at its end, if any, and the bytes of their tensors.
-std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store);
-/// What checkpoints of `bytes` each still take: the kept ones and one on its way, less what earlier ones of `run_id` hold
-/// already, of which keeping removes some. A run that writes none but when it is stopped can do without.
-FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std::string& run_id);
 
 }  // namespace blipft
