@@ -36,11 +36,6 @@ bool is_link(const std::string& path) {
   return fs::is_symlink(fs::symlink_status(without_slash(path), error));
 }
 
-bool is_taken(const std::string& path) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(path, error));
-}
-
 std::string names_text(const std::vector<std::string>& names) {
   constexpr size_t kNamed = 4;
   std::string text;
@@ -242,7 +237,7 @@ void check_names_free(const Config& config, int64_t first_step, int64_t steps, i
   for (const TraceFile& file : own_trace_files(config.output.path)) own.insert(fs::path(file.path).filename().string());
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const std::string name = trace_file_name(0, rank), path = in(config.output.path, name);
-    if (is_taken(path) && !own.count(name)) refuse(path, "is no trace that blipft wrote", "a trace");
+    if (io::is_taken(path) && !own.count(name)) refuse(path, "is no trace that blipft wrote", "a trace");
   }
 }
 

@@ -2,11 +2,9 @@
 #include "agreement/record_files.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <optional>
@@ -26,15 +24,10 @@ constexpr int64_t kPiece = int64_t{1} << 20, kMostRow = int64_t{1} << 16;
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
-bool is_there(const std::string& path) {
-  struct stat status{};
-  return ::lstat(path.c_str(), &status) == 0;
-}
-
 // Throws unless the file may be written by the run: it is not there, or it is its own.
 void check_own(const RecordFolder& record, const std::string& name) {
   const std::string path = in(record.folder, name), run = run_of_record_file(record.folder, name);
-  BLIPFT_USER_CHECK(run == record.run_id || !is_there(path), path, ": is ",
+  BLIPFT_USER_CHECK(run == record.run_id || !io::is_taken(path), path, ": is ",
                     run.empty() ? "not of blipft's making, and stays as it is"
                                 : concat("of another run (", run, "), and stays as it is"),
                     "; move it away, or choose another output.path");
@@ -103,16 +96,8 @@ std::string run_file_text(Config config, int64_t ranks, const std::string& run_i
 
 void RecordFolder::write_config(const std::string& text) const {
   check_own(*this, kConfigFile);
-  const std::string path = in(folder, kConfigFile), fresh = concat(path, ".", run_id);  // nobody else's name
-  ::unlink(fresh.c_str());                 // left by a part that was killed
-  try {
-    const io::FileDescriptor file = io::create_new_file(fresh);
-    io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), fresh);
-    BLIPFT_USER_CHECK(::rename(fresh.c_str(), path.c_str()) == 0, path, ": cannot be made: ", io::errno_text());
-  } catch (...) {
-    ::unlink(fresh.c_str());
-    throw;
-  }
+  const std::string path = in(folder, kConfigFile);
+  io::replace_file(path, concat(path, ".", run_id), text);  // a name that nobody else has
 }
 
 std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const std::string& heading,
@@ -121,7 +106,7 @@ std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const 
   const std::string path = in(folder, name);
   io::FileDescriptor file = io::open_own(path, O_RDWR);
   if (file.get() < 0) {
-    BLIPFT_USER_CHECK(!is_there(path), path, ": cannot be opened for writing: ", io::errno_text());
+    BLIPFT_USER_CHECK(!io::is_taken(path), path, ": cannot be opened for writing: ", io::errno_text());
     file = io::create_new_file(path);
     // At once, so that whatever comes later the file is known as the run's.
     const std::string line = heading + "\n";

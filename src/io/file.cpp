@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "blipft/checkpoint.h"
@@ -78,6 +79,32 @@ FileDescriptor create(const std::string& path, int flags) {
 FileDescriptor create_file(const std::string& path) { return create(path, O_TRUNC); }
 
 FileDescriptor create_new_file(const std::string& path) { return create(path, O_EXCL | O_NOFOLLOW); }
+
+void write_new_file(const std::string& path, const std::string& text) {
+  const FileDescriptor file = create_new_file(path);
+  try {
+    write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+    sync_file(file, path);
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+}
+
+void replace_file(const std::string& path, const std::string& fresh, const std::string& text) {
+  struct stat status{};
+  if (::lstat(fresh.c_str(), &status) == 0 && S_ISREG(status.st_mode)) ::unlink(fresh.c_str());  // left when killed
+  write_new_file(fresh, text);
+  if (::rename(fresh.c_str(), path.c_str()) == 0) return;
+  const std::string why = errno_text();
+  ::unlink(fresh.c_str());
+  throw UserError(concat(path, ": cannot be made: ", why));
+}
+
+bool is_taken(const std::string& path) {
+  struct stat status{};
+  return ::lstat(path.c_str(), &status) == 0;
+}
 
 int64_t file_size(const FileDescriptor& file, const std::string& path) {
   struct stat status{};

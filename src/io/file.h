@@ -42,6 +42,12 @@ std::string creation_advice(int error);
 FileDescriptor create_file(const std::string& path);
 /// Creates a file for reading and writing whose name is free; UserError naming it if anything has the name, or creating fails.
 FileDescriptor create_new_file(const std::string& path);
+/// Writes `text` to a new file, which is removed if that fails. UserError naming it, also if anything has the name.
+void write_new_file(const std::string& path, const std::string& text);
+/// Writes `text` to `path` whole or not at all, through a file `fresh` beside it. UserError naming the file.
+void replace_file(const std::string& path, const std::string& fresh, const std::string& text);
+/// Returns true if anything has the name, be it a link that leads nowhere.
+bool is_taken(const std::string& path);
 /// Size in bytes.
 int64_t file_size(const FileDescriptor& file, const std::string& path);
 

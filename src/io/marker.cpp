@@ -6,9 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 
 #include "blipft/error.h"
 #include "io/json.h"
@@ -67,21 +64,10 @@ std::optional<std::string> read_beginning(const FileDescriptor& folder, const st
 void write_marker(const std::string& folder, const Marker& marker) {
   const std::string path = folder + "/" + kMarkerName;
   const std::string fresh = path + "." + (marker.run_id.empty() ? "new" : marker.run_id);  // nobody else's name
-  struct stat status{};
-  if (::lstat(path.c_str(), &status) == 0)
-    BLIPFT_USER_CHECK(read_marker(open_folder(folder, true)), path, ": is not of blipft's making, but stands where ", folder,
-                      " is to be marked as this run's; move it away, or choose another folder");
-  const std::string text = text_of(marker);
-  if (::lstat(fresh.c_str(), &status) == 0 && S_ISREG(status.st_mode)) ::unlink(fresh.c_str());  // left when killed
-  const FileDescriptor file = create_new_file(fresh);
-  try {
-    write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), fresh);
-    sync_file(file, fresh);
-    BLIPFT_USER_CHECK(::rename(fresh.c_str(), path.c_str()) == 0, path, ": cannot be made: ", errno_text());
-  } catch (...) {
-    ::unlink(fresh.c_str());
-    throw;
-  }
+  BLIPFT_USER_CHECK(!is_taken(path) || read_marker(open_folder(folder, true)), path,
+                    ": is not of blipft's making, but stands where ", folder,
+                    " is to be marked as this run's; move it away, or choose another folder");
+  replace_file(path, fresh, text_of(marker));
 }
 
 std::optional<Marker> read_marker(const FileDescriptor& folder) {

@@ -62,9 +62,7 @@ void AnswerFiles::check_partial() const {
 
 std::string AnswerFiles::write(const std::string& name, const std::string& text) const {
   std::string path = folder_ + "/" + name;
-  const io::FileDescriptor file = io::create_new_file(path);
-  io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
-  io::sync_file(file, path);
+  io::write_new_file(path, text);
   return path;
 }
 
