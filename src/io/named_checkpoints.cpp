@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <cstdio>
 #include <optional>
 #include <tuple>
 
@@ -86,53 +85,34 @@ bool parse(const std::string& name, NamedCheckpoint& found) {
 }
 
 void look_inside(const FileDescriptor& parent, NamedCheckpoint& found) {
-  using End = NamedCheckpoint::End;
-  struct stat status{};
-  if (::fstatat(parent.get(), found.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode)) {
-    found.why = S_ISLNK(status.st_mode) ? "it is a link" : "it is no folder";
+  const InspectedFolder inside = inspect(parent, found.name);
+  if (!inside.why.empty()) {
+    found.why = "it " + inside.why;
+    found.claims = inside.is_folder;
     return;
   }
-  const FileDescriptor folder = open_folder(parent, found.name);
-  if (folder.get() < 0) {
-    found.why = concat("it cannot be looked at: ", errno_text());
-    found.claims = true;
-    return;
-  }
-  const std::optional<Marker> marker = read_marker(folder);
-  const bool marked = marker && marker->what == Marker::kCheckpoint;
-  const std::vector<FolderEntry> entries = entries_of(folder);
-  const auto has = [&](const auto& is) {
-    return std::any_of(entries.begin(), entries.end(), [&](const FolderEntry& e) { return is(e.name); });
-  };
-  const bool indexed = has([](const std::string& name) { return name == kIndex; });
-  const std::optional<std::string> index = read_beginning(folder, kIndex, kMostIndexBytes);
-  if (marker) found.run_id = marker->run_id;
-  if (found.end == End::none) {
+  const bool marked = inside.marker && inside.marker->what == Marker::kCheckpoint;
+  const bool indexed = inside.has([](const std::string& name) { return name == kIndex; });
+  const std::optional<std::string> index = read_beginning(inside.folder, kIndex, kMostIndexBytes);
+  if (inside.marker) found.run_id = inside.marker->run_id;
+  if (found.end == NamedCheckpoint::End::none) {
     found.why = !indexed ? "it has no checkpoint.json" : !index ? "its checkpoint.json cannot be read"
-                                                                  : not_whole(folder, *index);
+                                                                  : not_whole(inside.folder, *index);
     found.own = found.why.empty();
-    found.claims = !found.own && indexed && (marked || has(is_state_name) || (index && begins_as_index(*index)));
+    found.claims = !found.own && indexed && (marked || inside.has(is_state_name) || (index && begins_as_index(*index)));
   } else {                                 // one that was only begun may have nothing but the beginning of a marker
-    found.own = marked || (index && not_whole(folder, *index).empty()) ||
-                std::all_of(entries.begin(), entries.end(), [](const FolderEntry& e) {
-                  return e.is_file && e.name != kMarkerName && is_marker_name(e.name);
-                });
+    found.own = marked || (index && not_whole(inside.folder, *index).empty()) || inside.is_only_begun();
     if (!found.own) found.why = concat("it has no ", kMarkerName, " of blipft's");
   }
   if (!found.own) return;
-  found.foreign = foreign_in(folder, is_own_name);
-  found.bytes = own_bytes(folder, is_own_name);
+  found.foreign = inside.foreign(is_own_name);
+  found.bytes = inside.own_bytes(is_own_name);
 }
 
 FileDescriptor opened(const std::string& folder) {
   FileDescriptor parent = open_folder(folder, true);
   BLIPFT_USER_CHECK(parent.get() >= 0, folder, ": cannot be opened: ", errno_text());
   return parent;
-}
-
-bool is_there(const FileDescriptor& parent, const std::string& name) {
-  struct stat status{};
-  return ::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 // A folder without a name of a checkpoint is not seen half removed.
@@ -173,32 +153,26 @@ std::string remove_checkpoint(const std::string& folder, const NamedCheckpoint& 
   // With something else in it, it keeps its name; where the other name is taken, too.
   if (checkpoint.end != NamedCheckpoint::End::none || !checkpoint.foreign.empty())
     return remove(parent, folder, checkpoint.name);
-  if (is_there(parent, aside) && named_checkpoint(folder, aside).own) remove(parent, folder, aside);
-  if (is_there(parent, aside) || ::renameat(parent.get(), checkpoint.name.c_str(), parent.get(), aside.c_str()) != 0)
+  if (is_taken(parent, aside) && named_checkpoint(folder, aside).own) remove(parent, folder, aside);
+  if (is_taken(parent, aside) || ::renameat(parent.get(), checkpoint.name.c_str(), parent.get(), aside.c_str()) != 0)
     return remove(parent, folder, checkpoint.name);
   return remove(parent, folder, aside);
 }
 
 void publish_checkpoint(const std::string& folder, int64_t step) {
   const FileDescriptor parent = opened(folder);
-  const std::string partial = partial_name(step), name = checkpoint_name(step), whole = folder + "/" + name;
-  if (is_there(parent, name)) {            // from a part of the run that was done again
-    const NamedCheckpoint earlier = named_checkpoint(folder, name);
-    BLIPFT_USER_CHECK(earlier.own && earlier.foreign.empty(), whole, ": is in the way of the checkpoint: ",
-                      earlier.own ? concat(earlier.foreign, " in it is not blipft's") : earlier.why,
-                      "; move it away");
-    if (exchange(parent, partial, name)) {
-      try {
-        remove(parent, folder, partial);
-      } catch (const UserError&) {         // it is no checkpoint any more; the next start tries again
-      }
-      return;
-    }
-    const std::string left = remove_checkpoint(folder, earlier);
-    BLIPFT_USER_CHECK(left.empty(), left, ": is in the way of the checkpoint; move it away");
+  const std::string partial = partial_name(step), name = checkpoint_name(step), aside = name + kAside;
+  const std::string whole = folder + "/" + name;
+  const bool is_again = is_taken(parent, name);  // a part of the run that was done again
+  const NamedCheckpoint earlier = named_checkpoint(folder, name);
+  BLIPFT_USER_CHECK(!is_again || (earlier.own && earlier.foreign.empty()), whole, ": is in the way of the checkpoint: ",
+                    earlier.own ? concat(earlier.foreign, " in it is not blipft's") : earlier.why, "; move it away");
+  if (is_again && named_checkpoint(folder, aside).own) remove(parent, folder, aside);
+  const bool exchanged = replace_folder(parent, partial, name, aside, whole);
+  try {
+    if (is_again) remove(parent, folder, exchanged ? partial : aside);
+  } catch (const UserError&) {             // it is no checkpoint any more; the next start tries again
   }
-  BLIPFT_USER_CHECK(::renameat(parent.get(), partial.c_str(), parent.get(), name.c_str()) == 0, folder, "/", partial,
-                    ": cannot be renamed to ", whole, ": ", errno_text());
 }
 
 }  // namespace blipft::io

@@ -49,8 +49,7 @@ bool remove_file(const FileDescriptor& folder, const std::string& name) {
   return ::unlinkat(inner.get(), name.substr(slash + 1).c_str(), 0) == 0 || errno == ENOENT;
 }
 
-}  // namespace
-
+// The entries of a folder; those of an inner folder stand for it, unless it is empty or cannot be read.
 std::vector<FolderEntry> files_of(const FileDescriptor& folder) {
   std::vector<FolderEntry> entries;
   for (const FolderEntry& entry : entries_of(folder)) {
@@ -63,6 +62,7 @@ std::vector<FolderEntry> files_of(const FileDescriptor& folder) {
   return entries;
 }
 
+// Returns true for the name of a marker, and of one that was being written.
 bool is_marker_name(const std::string& name) {
   const std::string begun = std::string(kMarkerName) + ".";  // and the run's id
   constexpr size_t kDigits = 32;
@@ -71,17 +71,52 @@ bool is_marker_name(const std::string& name) {
           name.find_first_not_of("0123456789abcdef", begun.size()) == std::string::npos);
 }
 
-std::string foreign_in(const FileDescriptor& folder, const IsOwnName& is_own) {
-  for (const FolderEntry& entry : files_of(folder))
-    if (!entry.is_file || !(is_marker_name(entry.name) || is_own(entry.name))) return entry.name;
+bool is_own_file(const FolderEntry& entry, const IsOwnName& is_own) {
+  return entry.is_file && (is_marker_name(entry.name) || is_own(entry.name));
+}
+
+}  // namespace
+
+bool is_taken(const FileDescriptor& folder, const std::string& name) {
+  struct stat status{};
+  return ::fstatat(folder.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+bool InspectedFolder::has(const IsOwnName& is_name) const {
+  return std::any_of(entries.begin(), entries.end(), [&](const FolderEntry& entry) { return is_name(entry.name); });
+}
+
+bool InspectedFolder::is_only_begun() const {
+  return std::all_of(entries.begin(), entries.end(), [](const FolderEntry& entry) {
+    return entry.is_file && entry.name != kMarkerName && is_marker_name(entry.name);
+  });
+}
+
+std::string InspectedFolder::foreign(const IsOwnName& is_own) const {
+  for (const FolderEntry& entry : entries)
+    if (!is_own_file(entry, is_own)) return entry.name;
   return "";
 }
 
-int64_t own_bytes(const FileDescriptor& folder, const IsOwnName& is_own) {
+int64_t InspectedFolder::own_bytes(const IsOwnName& is_own) const {
   int64_t bytes = 0;
-  for (const FolderEntry& entry : files_of(folder))
-    if (entry.is_file && (is_marker_name(entry.name) || is_own(entry.name))) bytes += entry.bytes;
+  for (const FolderEntry& entry : entries)
+    if (is_own_file(entry, is_own)) bytes += entry.bytes;
   return bytes;
+}
+
+InspectedFolder inspect(const FileDescriptor& parent, const std::string& name) {
+  InspectedFolder found;
+  struct stat status{};
+  found.there = ::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  found.is_folder = found.there && S_ISDIR(status.st_mode);
+  if (found.is_folder) found.folder = open_folder(parent, name);
+  if (!found.is_folder) found.why = S_ISLNK(status.st_mode) ? "is a link" : "is not a folder";
+  else if (found.folder.get() < 0) found.why = concat("cannot be read: ", errno_text());
+  if (!found.why.empty()) return found;
+  found.entries = files_of(found.folder);
+  found.marker = read_marker(found.folder);
+  return found;
 }
 
 std::string remove_own_folder(const FileDescriptor& parent, const std::string& name, const IsOwnName& is_own,
@@ -106,8 +141,18 @@ std::string remove_own_folder(const FileDescriptor& parent, const std::string& n
   return "";
 }
 
-bool exchange(const FileDescriptor& parent, const std::string& a, const std::string& b) {
-  return ::renameat2(parent.get(), a.c_str(), parent.get(), b.c_str(), RENAME_EXCHANGE) == 0;
+bool replace_folder(const FileDescriptor& parent, const std::string& fresh, const std::string& name,
+                    const std::string& aside, const std::string& path) {
+  const auto rename = [&](const std::string& from, const std::string& to, unsigned flags) {
+    return ::renameat2(parent.get(), from.c_str(), parent.get(), to.c_str(), flags) == 0;
+  };
+  if (rename(fresh, name, RENAME_EXCHANGE)) return true;
+  const bool older = is_taken(parent, name);
+  BLIPFT_USER_CHECK(!older || rename(name, aside, 0), path, ": cannot be renamed to ", aside, ": ", errno_text());
+  if (rename(fresh, name, 0)) return false;
+  const std::string why = errno_text();
+  if (older) rename(aside, name, 0);
+  throw UserError(concat(path, ": ", fresh, " beside it cannot be renamed to ", name, ": ", why));
 }
 
 }  // namespace blipft::io

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "io/file.h"
+#include "io/marker.h"
 
 namespace blipft::io {
 
@@ -24,22 +26,34 @@ struct FolderEntry {
   int64_t bytes = 0;                       ///< on the disk, of a file
 };
 std::vector<FolderEntry> entries_of(const FileDescriptor& folder);
-/// The same; what is in a folder of it stands for that, as "folder/name"; one that is empty, or cannot be read, for itself.
-std::vector<FolderEntry> files_of(const FileDescriptor& folder);
+bool is_taken(const FileDescriptor& folder, const std::string& name);
 
-/// Whether `name` is the marker's, or that of one which was being written.
-bool is_marker_name(const std::string& name);
-
-/// What does not belong to an own folder: the first entry that is no file of an own name; "": nothing.
-std::string foreign_in(const FileDescriptor& folder, const IsOwnName& is_own);
-int64_t own_bytes(const FileDescriptor& folder, const IsOwnName& is_own);
+/// What has a name in a folder, and what is in it if it is a folder. Follows no link.
+struct InspectedFolder {
+  bool there = false;                      ///< something has the name
+  bool is_folder = false;
+  std::string why;                         ///< why it cannot be looked into; empty: the following is known
+  FileDescriptor folder;
+  std::vector<FolderEntry> entries;        ///< entries of an inner folder stand for it, as "folder/name"
+  std::optional<Marker> marker;
+  bool has(const IsOwnName& is_name) const;
+  /// Returns true if the folder is empty but for the beginning of a marker.
+  bool is_only_begun() const;
+  /// Returns the first entry that is no file of an own name, and "" if there is none.
+  std::string foreign(const IsOwnName& is_own) const;
+  int64_t own_bytes(const IsOwnName& is_own) const;
+};
+InspectedFolder inspect(const FileDescriptor& parent, const std::string& name);
 
 /// Removes the folder `name` of `parent` with its own files, the marker last. Returns what is left there, "": nothing.
 /// Throws UserError that names `path`, which is told alone, where a file cannot be removed.
 std::string remove_own_folder(const FileDescriptor& parent, const std::string& name, const IsOwnName& is_own,
                               const std::string& path);
 
-/// Lets two names of one file system change their folders, at once. False where the file system cannot do that.
-bool exchange(const FileDescriptor& parent, const std::string& a, const std::string& b);
+/// Gives the folder `fresh` of `parent` the name `name`. The folder that has this name gets the name `fresh`, or `aside` if
+/// the file system cannot exchange two names at once. Returns true if they were exchanged. Throws UserError that names
+/// `path`; the names are as before then.
+bool replace_folder(const FileDescriptor& parent, const std::string& fresh, const std::string& name,
+                    const std::string& aside, const std::string& path);
 
 }  // namespace blipft::io

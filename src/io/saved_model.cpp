@@ -49,43 +49,28 @@ bool is_model_marker(const std::optional<Marker>& marker) {
 }
 
 SavedModel look(const FileDescriptor& parent, const std::string& name) {
-  SavedModel found;
-  struct stat status{};
-  if (::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return found;
-  found.there = true;
-  if (!S_ISDIR(status.st_mode)) {
-    found.why = S_ISLNK(status.st_mode) ? "is a link" : "exists and is not a folder";
-    return found;
-  }
-  const FileDescriptor folder = open_folder(parent, name);
-  if (folder.get() < 0) {
-    found.why = concat("cannot be read: ", errno_text());
-    return found;
-  }
-  const std::vector<FolderEntry> entries = files_of(folder);
-  const std::optional<Marker> marker = read_marker(folder);
-  const bool only_begun = std::all_of(entries.begin(), entries.end(), [](const FolderEntry& entry) {
-    return entry.is_file && entry.name != kMarkerName && is_marker_name(entry.name);
-  });
-  if (!is_model_marker(marker) && !only_begun) {
+  const InspectedFolder inside = inspect(parent, name);
+  SavedModel found{.there = inside.there, .why = inside.why};
+  if (!found.there || !found.why.empty()) return found;
+  if (!is_model_marker(inside.marker) && !inside.is_only_begun()) {
     found.why = concat("holds files that are not a saved model of blipft's (it has no ", kMarkerName, " that says so)");
     return found;
   }
-  if (marker) found.marker = *marker;
-  if (found.marker.files.empty() && !name.ends_with(kPartial) && !only_begun) {
+  if (inside.marker) found.marker = *inside.marker;
+  if (found.marker.files.empty() && !name.ends_with(kPartial) && !inside.is_only_begun()) {
     found.why = concat("its ", kMarkerName, " says that it was never saved to the end");
     return found;
   }
   const IsOwnName is_own = own_names(found.marker);
-  if (const std::string foreign = foreign_in(folder, is_own); !foreign.empty()) {
+  if (const std::string foreign = inside.foreign(is_own); !foreign.empty()) {
     found.why = concat("holds ", foreign, " beside the saved model, which blipft did not write");
     return found;
   }
   found.own = true;
-  found.bytes = own_bytes(folder, is_own);
+  found.bytes = inside.own_bytes(is_own);
   found.whole = !found.marker.files.empty() &&
                 std::all_of(found.marker.files.begin(), found.marker.files.end(), [&](const std::string& file) {
-                  return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.name == file; });
+                  return inside.has([&](const std::string& one) { return one == file; });
                 });
   return found;
 }
@@ -181,23 +166,11 @@ std::string replace_saved(const std::string& directory) {
   const Place place(directory);
   const SavedModel older = look(place, "");
   if (older.there && !older.own) return place_beside(place, directory, older.why);
-  if (older.there && exchange(place.parent, place.name + kPartial, place.name)) {
-    sync(place);
-    remove(place, kPartial, look(place, kPartial));
-    return directory;
-  }
-  if (older.there) {
-    remove(place, kOld, look(place, kOld));
-    BLIPFT_USER_CHECK(rename(place, "", kOld), directory, ": the older model cannot be moved to ", directory, kOld, ": ",
-                      errno_text());
-  }
-  if (!rename(place, kPartial, "")) {
-    const std::string reason = errno_text();
-    if (older.there) rename(place, kOld, "");
-    throw UserError(concat(directory, kPartial, ": cannot be renamed to ", directory, ": ", reason));
-  }
-  sync(place);
   if (older.there) remove(place, kOld, look(place, kOld));
+  const bool exchanged = replace_folder(place.parent, place.name + kPartial, place.name, place.name + kOld, directory);
+  sync(place);
+  const char* const end = exchanged ? kPartial : kOld;
+  if (older.there) remove(place, end, look(place, end));
   return directory;
 }
 

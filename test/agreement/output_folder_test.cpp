@@ -119,7 +119,7 @@ TEST_CASE("what the saved model would replace must be an older one, whether or n
   }
   CHECK(results_message(config) == "");
   folder.write("run/adapter", "a file");
-  CHECK(contains(results_message(config), "exists and is not a folder"));
+  CHECK(contains(results_message(config), "adapter: is not a folder"));
 }
 
 TEST_CASE("a run does not replace what it reads, whatever its name") {

@@ -228,7 +228,7 @@ def what_has_a_name_that_the_run_needs_is_refused_by_name_before_the_first_step(
             ("checkpoints/step-00000002", theirs, "has no checkpoint.json"),
             ("checkpoints/step-00000002", copy_under_way, "has no checkpoint.json"),
             ("checkpoints/step-00000002", lambda path: path.symlink_to(whole), "is a link"),
-            ("checkpoints/step-00000001.partial", os.mkfifo, "is no folder"),
+            ("checkpoints/step-00000001.partial", os.mkfifo, "is not a folder"),
             ("checkpoints/step-00000001.partial", theirs, "has no blipft.json"),
             ("trace.rank0000.h5", lambda path: path.write_text("theirs"), "no trace that blipft wrote"),
             ("trace.rank0000.h5", lambda path: path.symlink_to("nowhere"), "no trace that blipft wrote"),
