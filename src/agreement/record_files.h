@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "blipft/config.h"
 #include "agreement/run_id.h"
+#include "blipft/config.h"
 #include "io/line_file.h"
 
 namespace blipft {

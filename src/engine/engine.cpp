@@ -42,7 +42,7 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterS
 
 }  // namespace
 
-void expose_memory(const PeerMemory& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
+void expose_memory(const PeerMemorySettings& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
   const bool gathers = peers.gathers && store.shards() > 1 && store.weights_place() == Place::device;
   groups.expose(arena.peer_block(), gathers, peers.reductions);
 }

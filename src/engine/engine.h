@@ -35,7 +35,7 @@ struct EngineParts {
 
 /// Lets the other ranks of this machine address the memory of an engine, where `peers` asks for it. Called by all ranks,
 /// after Arena::commit; CommGroups::withdraw() ends it.
-void expose_memory(const PeerMemory& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store);
+void expose_memory(const PeerMemorySettings& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store);
 
 class Engine {
  public:

@@ -28,7 +28,7 @@ struct Fp8EngineSettings {
 };
 
 /// What the GPUs of a machine do in each other's memory.
-struct PeerMemory {
+struct PeerMemorySettings {
   bool gathers = true, reductions = true;
 };
 

@@ -36,7 +36,7 @@ EngineSettings engine_settings(const Config& config) {
                   .counts = config.trace.fp8_every > 0}};
 }
 
-PeerMemory peer_memory(const Config& config) {
+PeerMemorySettings peer_memory(const Config& config) {
   return {.gathers = config.parallel.direct_gathers, .reductions = config.parallel.direct_reductions};
 }
 

@@ -10,7 +10,7 @@ namespace blipft {
 
 EngineSettings engine_settings(const Config& config);
 StorageSettings storage_settings(const Config& config);
-PeerMemory peer_memory(const Config& config);
+PeerMemorySettings peer_memory(const Config& config);
 LoadingSettings loading_settings(const Config& config);
 AdapterFiles adapter_files(const Config& config);
 

@@ -10,6 +10,8 @@
 #include "blipft/pictures.h"
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
+#include "engine/room_settings.h"
+#include "engine/settings.h"
 #include "plan/generation_plan.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan/choice_timing.h"
-#include "plan/fit_search.h"
+#include "plan/fit/fit_search.h"
 
 namespace blipft {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "plan/step_time.h"
+#include "plan/fit/step_time.h"
 
 namespace blipft {
 

@@ -10,10 +10,10 @@
 #include "engine/placement.h"
 #include "engine/settings.h"
 #include "plan/batch_choice.h"
+#include "plan/fit/step_time.h"
 #include "plan/memory_plan.h"
 #include "plan/planned_gpu.h"
 #include "plan/planned_texts.h"
-#include "plan/step_time.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {

@@ -1,5 +1,5 @@
 // --fit: what is proposed against all settings tried one by one.
-#include "plan/fit_search.h"
+#include "plan/fit/fit_search.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include "blipft/loading.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "plan/step_time.h"
+#include "plan/fit/step_time.h"
 
 using namespace blipft;
 

@@ -1,5 +1,5 @@
 // The estimate of a step's time against sums that are written down here by hand.
-#include "plan/step_time.h"
+#include "plan/fit/step_time.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // The estimate; see step_time.h.
-#include "plan/step_time.h"
+#include "plan/fit/step_time.h"
 
 #include <algorithm>
 #include <cmath>

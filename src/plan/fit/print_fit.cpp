@@ -9,7 +9,7 @@
 #include "engine/placement.h"
 #include "engine/settings.h"
 #include "plan/batch_choice.h"
-#include "plan/fit_search.h"
+#include "plan/fit/fit_search.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/settings.h"
+#include "plan/fit/step_time.h"
 #include "plan/planned_texts.h"
-#include "plan/step_time.h"
 
 namespace blipft {
 

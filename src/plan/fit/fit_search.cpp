@@ -2,7 +2,7 @@
 //
 // Times come first: they take one short dry run each. Then, from the fastest on, memory: a lower bound without places
 // from another, places for what that does not rule out, and the plan that a run would make only for what is printed.
-#include "plan/fit_search.h"
+#include "plan/fit/fit_search.h"
 
 #include <algorithm>
 #include <limits>
