@@ -21,7 +21,7 @@
 #include "generate/answers/prompt_answers.h"
 #include "generate/answers/thumbnails.h"
 #include "generate/generation.h"
-#include "generate/held_out.h"
+#include "generate/weight_source.h"
 #include "generate/records.h"
 #include "io/file.h"
 #include "liveness/launch_watch.h"

@@ -9,7 +9,7 @@
 #include "generate/answers/answer_set.h"
 #include "generate/answers/choice_set.h"
 #include "generate/generation.h"
-#include "generate/held_out.h"
+#include "generate/weight_source.h"
 #include "plan/generation_plan.h"
 #include "plan/planned_gpu.h"
 

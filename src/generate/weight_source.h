@@ -37,4 +37,13 @@ struct GenerationSource {
 /// nothing is there, if it is none of model, adapter and checkpoint, or if the run's configuration cannot be read.
 GenerationSource generation_source(Config config);
 
+/// Returns `config` with data.val_path, data.val_split_fraction and train.seed of the weights' run, if that is known and
+/// neither generate.path nor data.val_path names samples: --evaluate scores what the run held out. The notes name only the
+/// values that change.
+Config with_held_out_of_run(Config config, const WeightSource& weights);
+
+/// Prints the notes of `config`, as with_held_out_of_run() returns it, and a warning if the samples that it scores are
+/// those that trained the weights.
+void tell_samples(const Config& config, const WeightSource& weights);
+
 }  // namespace blipft

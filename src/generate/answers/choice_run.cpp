@@ -13,7 +13,7 @@
 #include "generate/answers/answer_files.h"
 #include "generate/answers/choice_set.h"
 #include "generate/generation.h"
-#include "generate/held_out.h"
+#include "generate/weight_source.h"
 #include "generate/records.h"
 
 namespace blipft {
