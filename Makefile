@@ -158,8 +158,8 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/flags | dependencies $(NO_GPU_NOTICE)
 	@mkdir -p $(@D)
 	$(CCACHE) $(NVCC) $(NVCCFLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-# Of the tests' own code: cases of these rooms go over large tensors, or count how often they get around.
-COMPUTING_TESTS := $(BUILD)/test/cpu/% $(BUILD)/test/cuda/% $(BUILD)/test/fuzz/% $(BUILD)/test/ops/%
+# Of the tests' own code: cases of these rooms go over large tensors or many weights, or count how often they get around.
+COMPUTING_TESTS := $(addprefix $(BUILD)/test/,cpu/% cuda/% fuzz/% ops/% strategies/%)
 $(filter-out $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-O0)
 $(filter $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-O1)
 

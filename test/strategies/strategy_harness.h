@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "blipft/checkpoint.h"
@@ -30,6 +31,15 @@ namespace blipft::testing {
 inline World& mpi_world() {
   static World world(nullptr, nullptr);
   return world;
+}
+
+/// The groups of so many ranks, made once: MPI_Comm_split spins, for a time slice and more where ranks share a core.
+inline CommGroups& groups_of_world(const GroupSizes& sizes) {
+  const World& world = mpi_world();
+  static const std::unique_ptr<Device> device = make_cpu_device(1);
+  static std::map<int64_t, CommGroups> made;
+  const auto make_comm = [](const World& ranks, bool) { return make_mpi_comm(ranks); };
+  return made.try_emplace(sizes.shard, world, sizes, *device, make_comm).first->second;
 }
 
 /// A training of a few steps on `samples` samples a step, before it is decided who computes what.
@@ -159,11 +169,8 @@ class TestRun {
     ops_ = make_cpu_ops();
     const int64_t shard = deal.shard_ranks > 0 ? deal.shard_ranks : ranks_;
     const GroupSizes sizes{shard, ranks_ / shard};
-    if (world)
-      groups_ = std::make_unique<CommGroups>(*world, sizes, *device_,
-                                             [](const World& ranks, bool) { return make_mpi_comm(ranks); });
-    else
-      alone_ = make_self_comm(*device_);
+    if (world) groups_ = &groups_of_world(sizes);
+    else alone_ = make_self_comm(*device_);
     optimizer_ = job_.optimizer ? job_.optimizer() : make_optimizer(c.train);
     model_ = job_.make_model();
     hold_ = std::make_unique<HoldGradients>(c);
@@ -339,7 +346,7 @@ class TestRun {
   int64_t ranks_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
-  std::unique_ptr<CommGroups> groups_;     // of all ranks, else
+  CommGroups* groups_ = nullptr;           // of all ranks, else
   std::unique_ptr<Comm> alone_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Model> model_;
@@ -359,9 +366,29 @@ inline Outcome train_on(const World* world, const Job& job, const Deal& deal) {
     mpi_world().abort(error.what(), 1);
   }
 }
-/// This rank alone on the whole batch.
+/// Rank 0's outcome on every rank.
+inline void broadcast(Outcome& outcome) {
+  const auto send = [](auto& values) {
+    auto count = static_cast<int64_t>(values.size());
+    mpi_world().broadcast(&count, sizeof count, 0);
+    values.resize(static_cast<size_t>(count));
+    mpi_world().broadcast(values.data(), count * static_cast<int64_t>(sizeof values[0]), 0);
+  };
+  for (auto* numbers : {&outcome.losses, &outcome.norms, &outcome.evaluations}) send(*numbers);
+  for (Outcome::Units* units : {&outcome.start, &outcome.gradients, &outcome.weights}) {
+    auto count = static_cast<int64_t>(units->size());
+    mpi_world().broadcast(&count, sizeof count, 0);
+    units->resize(static_cast<size_t>(count));
+    for (std::vector<float>& unit : *units) send(unit);
+  }
+  for (int64_t* bytes : {&outcome.total_bytes, &outcome.live_bytes}) mpi_world().broadcast(bytes, sizeof *bytes, 0);
+}
+/// One rank alone on the whole batch: rank 0, since ranks often share a few cores.
 inline Outcome train_alone(const Job& job, int64_t accumulate = 1) {
-  return train_on(nullptr, job, {"single", "always", 0, accumulate});
+  Outcome outcome;
+  if (mpi_world().rank() == 0) outcome = train_on(nullptr, job, {"single", "always", 0, accumulate});
+  broadcast(outcome);
+  return outcome;
 }
 /// All ranks of the world.
 inline Outcome train_together(const Job& job, const Deal& deal) { return train_on(&mpi_world(), job, deal); }
