@@ -2,6 +2,7 @@
 #
 #   make              ./blipft (with CUDA when nvcc is found; CUDA=0 or CUDA=1 force it)
 #   make check        builds and passes every test
+#   make check-smoke  the rules of the code, the quick tests and one short run: a minute behind the build
 #   make check-gpu    those alone that need a GPU: what is compared on it, its graphs, its runs (CUDA=1)
 #   make check-slurm  the tests on a Slurm cluster of two nodes, which it starts on this machine (as root, on Debian and
 #                     Ubuntu, it also installs slurm and munge; SKIPPED where it cannot)
@@ -11,7 +12,7 @@
 #   make op_bench     builds the bench of GPU operations: $(BUILD)/op_bench
 #   make gemm_bench   builds the bench of the search for matrix product algorithms: $(BUILD)/gemm_bench
 #   make fuzz         builds the fuzz targets of test/fuzz/ with clang (tools/fuzz.sh runs them): build/fuzz
-#   make layering     checks who includes whom
+#   make layering     checks who includes whom, definitions and lengths
 #   make setup        installs what is missing (make demo and make check do it too)
 #   make clean
 #
@@ -224,6 +225,10 @@ check: setup
 	@tools/setup.sh --browser > /dev/null || true
 	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) $(if $(SCRIPTS),SCRIPTS=$(SCRIPTS))
 
+.PHONY: check-smoke
+check-smoke: setup
+	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) SMOKE=1
+
 .PHONY: check-gpu
 check-gpu: setup
 	@tools/check.sh CUDA=1 BUILD=$(or $(filter-out build/cpu,$(BUILD)),build/cuda) GPU=1
@@ -248,7 +253,7 @@ gemm_bench: $(BUILD)/gemm_bench
 
 .PHONY: layering
 layering:
-	@tools/layering.sh
+	@tools/code_rules.py
 
 .PHONY: clean
 clean:

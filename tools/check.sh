@@ -1,26 +1,29 @@
 #!/bin/bash
 # Check: builds everything, runs every test, and ends with one line "N passed, N failed, N skipped".
 #
-#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SAN=1|thread] [GPU=1] [SCRIPTS=N]        (make check calls it)
+#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SMOKE=1] [SAN=1|thread] [GPU=1] [SCRIPTS=N]        (make check calls it)
 #
-# The tests: the layering rules; the doctest binary; its suites named *golden* with the matrix products of other processors
-# (OpenBLAS' kernels, those that this one can run); its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks,
-# and those named mpi groups* with 6;
-# test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
-# "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
-# run, its mpi* suites with 2 ranks. With GPU=1 (make check-gpu) only what a GPU is needed for: the cases on the GPU, its
-# collectives, and gpu_runs_test.py. Parts run beside each other where there are cores for it: one for each 8 (three with
-# CUDA), and scripts by twos; SCRIPTS=N: N at once. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
+# A test is a doctest case of the binary, or a line "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" of a script:
+# tools/code_rules.py and test/*/*_test.py. A doctest case that prints a line "SKIPPED: ..." counts as skipped.
+#
+# The binary runs whole; its suites named *golden* again with the matrix products of other processors (OpenBLAS' kernels, those
+# that this one can run); its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks, and those named mpi groups* with 6.
+# SMOKE=1 (make check-smoke): the rules of the code, the cases that are not named [slow], and one whole run: a minute.
+# SAN: the build has sanitizers (see the Makefile), and the binary alone is run, its mpi* suites with 2 ranks.
+# GPU=1 (make check-gpu): only what a GPU is needed for: the cases on the GPU, its collectives, and gpu_runs_test.py.
+# Parts run beside each other where there are cores for it: one for each 8 (three with CUDA), and scripts by threes, since they
+# mostly wait; SCRIPTS=N: N at once. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
 for argument in "$@"; do
   case "$argument" in
     CUDA=[01]) cuda=${argument#CUDA=} ;;
     BUILD=?*) build=${argument#BUILD=} ;;
+    SMOKE=1) smoke=1 ;;
     GPU=1) only_gpu=1 ;;
     SAN=1|SAN=thread) san=${argument#SAN=} ;;
     SCRIPTS=[1-9]|SCRIPTS=[1-9][0-9]) scripts_at_once=${argument#SCRIPTS=} ;;
-    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SAN=1|thread] [GPU=1] [SCRIPTS=N]" >&2; exit 2 ;;
+    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SMOKE=1] [SAN=1|thread] [GPU=1] [SCRIPTS=N]" >&2; exit 2 ;;
   esac
 done
 cuda=${cuda:-0}
@@ -81,15 +84,6 @@ else
   end "failed: $logs/build.log has everything"
   failed=1
   finish
-fi
-
-begin "layering"
-if tools/layering.sh; then
-  passed=$((passed + 1))
-  end "1 passed"
-else
-  failed=$((failed + 1))
-  end "1 failed"
 fi
 
 # Each part is a function, run in a shell of its own, which leaves its numbers in a file; where parts run beside each other,
@@ -165,11 +159,12 @@ unit_tests() {
   count_doctest $status "$log" || { cat "$log"; echo "exit status $status"; }
   end "$result"
 }
+# script_tests FILE [WORD...]: the words choose tests.
 script_tests() {
   local test=$1 log status p f s
-  begin "$test"
+  begin "$*"
   log=$logs/$(basename "$test").log
-  timeout --kill-after=20 1800 "$python" "$test" > "$log" 2>&1
+  timeout --kill-after=20 1800 "$python" "$@" > "$log" 2>&1
   status=$?
   p=$(grep -ac '^ok ' "$log") f=$(grep -ac '^FAILED [^(]' "$log") s=$(grep -ac '^SKIPPED[: ]' "$log")
   # A script that ends badly, or says nothing, has failed even when no line says so.
@@ -186,9 +181,16 @@ script_tests() {
 
 python=$(tools/setup.sh --python 2> /dev/null || echo python3)
 export BLIPFT_PYTHON=$python
+part script_tests tools/code_rules.py
+if [ -n "$smoke" ]; then
+  part unit_tests "quick unit tests" -tce='*[slow]*,every case on the GPU*'
+  part script_tests test/program/program_test.py trains_to_the_end the_saved_model
+  tell_all
+  finish
+fi
 # On a GPU these take longest: they begin first.
 longest=(test/program/gpu_runs_test.py)
-[ "$only_gpu" = 1 ] || longest+=(test/tools/bench_test.py test/program/llama_program_test.py)
+[ "$only_gpu" = 1 ] || longest+=(test/tools/bench_test.py test/tools/bench_pytorch_test.py test/program/llama_program_test.py)
 if [ "$cuda" = 1 ] && [ -z "$san" ]; then
   for test in "${longest[@]}"; do part script_tests "$test"; done
 fi
@@ -294,8 +296,8 @@ if [ "$cuda" = 0 ]; then tests+=("${longest[@]}"); fi
 for test in test/*/*_test.py; do
   [ "$only_gpu" = 1 ] || [[ " ${longest[*]} " == *" $test "* ]] || tests+=("$test")
 done
-# Scripts wait much, for time limits and for programs to start: two fit beside each other on two cores too.
-[ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2
+# Scripts wait for time limits and for programs to start: three of them keep two cores busy.
+[ $at_once -lt 3 ] && [ "$cores" -ge 2 ] && at_once=3
 at_once=${scripts_at_once:-$at_once}
 for test in "${tests[@]}"; do part script_tests "$test"; done
 tell_all

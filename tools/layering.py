@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
-"""Layering: who may include whom, and who may call the linear ops. Prints each breach, and exits 1 on any.
-
-    tools/layering.py [ROOT]     ROOT has include/ and src/ (default: this repository)
+"""Layering: who may include whom, and who may call the linear ops. tools/code_rules.py checks it.
 
 The house has rooms, one above the other. A room is a folder of src/ with the public headers (include/blipft/) that are
 its contract. A file includes only from its own room and from rooms below it, of these only what its room's line in the
@@ -10,7 +7,6 @@ Vendor headers stay in one place, so that every room but one builds without that
 """
 import os
 import re
-import sys
 
 # From the top. A room may include those that its line names: "comm" its public headers, "comm/" also those of src/comm.
 # Rooms of one floor never see each other.
@@ -352,21 +348,8 @@ class Layering:
         self.check_lines()
         self.check_texts()
         self.check_families()
-        for path, number, text, why in sorted(self.breaches):
-            print(f"{path}:{number}: {text}  -- {why}")
-        if self.breaches:
-            print(f"layering: {len(self.breaches)} {'breach' if len(self.breaches) == 1 else 'breaches'}")
-        return 1 if self.breaches else 0
+        return [f"{path}:{number}: {text}  -- {why}" for path, number, text, why in sorted(self.breaches)]
 
 
-def main():
-    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    os.chdir(root)
-    if not os.path.isdir("src") or not os.path.isdir("include"):
-        print(f"layering: found no src/ and include/ in {os.getcwd()}", file=sys.stderr)
-        return 2
+def breaches():
     return Layering(House()).check()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,7 @@
-#!/usr/bin/env python3
 """Lengths: no file of include/ and src/ is longer than 500 lines but tables of data (*_table.cpp, *_tables.cpp), and no function
-longer than 60 but kernels that a comment stands before.
-
-    tools/lengths.py [ROOT]      ROOT has include/ and src/ (default: this repository)
-
-Prints each breach; exits 1 when there are any."""
+longer than 60 but kernels that a comment stands before. tools/code_rules.py checks it."""
 import os
 import re
-import sys
 
 MOST_LINES, MOST_OF_A_FUNCTION = 500, 60
 FOLDERS = ("include", "src")
@@ -55,20 +49,11 @@ def breaches_of(path):
             yield f"{path}:{first + 1}: {length} lines, at most {MOST_OF_A_FUNCTION}: {name[:90]}"
 
 
-def main():
-    os.chdir(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+def breaches():
     found = []
     for top in FOLDERS:
         for folder, _, names in sorted(os.walk(top)):
             for name in sorted(names):
                 if name.endswith((".h", ".cpp", ".cu", ".cuh")):
                     found += breaches_of(f"{folder}/{name}")
-    for line in found:
-        print(line)
-    if found:
-        print(f"lengths: {len(found)} breach{'es' if len(found) > 1 else ''}")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return found

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
-"""One definition: each type of a namespace has a name of its own. Prints each breach, and exits 1 on any.
-
-    tools/one_definition.py [ROOT]     ROOT has include/ and src/ (default: this repository)
+"""One definition: each type of a namespace has a name of its own. tools/code_rules.py checks it.
 
 Two types of one name in one namespace link without a word, and one of them then gets the other's destructor. Types in
 unnamed namespaces and inside other types are their file's own.
@@ -9,7 +6,6 @@ unnamed namespaces and inside other types are their file's own.
 import collections
 import os
 import re
-import sys
 
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
 TOKEN = re.compile(r"(?:inline\s+)?namespace\b\s*([\w:]*)\s*\{"
@@ -34,9 +30,7 @@ def types(text):
             around.append(None)
 
 
-def main():
-    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    os.chdir(root)
+def breaches():
     places = collections.defaultdict(list)
     for top in ("include", "src", "test", "tools"):
         for folder, _, names in os.walk(top):
@@ -45,11 +39,5 @@ def main():
                     with open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
                         for space, type_name, line in types(file.read()):
                             places[f"{space}::{type_name}"].append(f"{folder}/{name}:{line}")
-    breaches = {name: where for name, where in places.items() if len(where) > 1}
-    for name, where in sorted(breaches.items()):
-        print(f"one definition: {name} is defined in {' and in '.join(where)}; give one of them another name")
-    sys.exit(1 if breaches else 0)
-
-
-if __name__ == "__main__":
-    main()
+    return [f"{name} is defined in {' and in '.join(where)}; give one of them another name"
+            for name, where in sorted(places.items()) if len(where) > 1]

@@ -227,7 +227,7 @@ TEST_SUITE("config") {
   }
 
   // Finds refusals of two keys that are no row of the table.
-  TEST_CASE("key conflicts: every pair of keys of the schema that a run file may not give together") {
+  TEST_CASE("key conflicts: every pair of keys of the schema that a run file may not give together [slow]") {
     using Pairs = std::vector<std::pair<std::string, std::string>>;
     const Pairs needed{{"model.path", "p"}, {"data.path", "p"}};
     const auto refusal = [&](Pairs values, const std::vector<std::string>& overrides) {

@@ -84,7 +84,7 @@ int64_t compare(const OpCase& op_case, Backend& cuda, const std::vector<Result>&
 }  // namespace
 
 TEST_SUITE("cuda_ops") {
-  TEST_CASE("every case passes the plan backend; small ones fill their outputs on the CPU, alike on 1 and 2 threads") {
+  TEST_CASE("every case passes the plan backend; small ones fill their outputs on the CPU, alike on 1 and 2 threads [slow]") {
     const auto cpu_device = make_cpu_device(0), plan_device = make_plan_device();
     const auto cpu_ops = make_cpu_ops(), plan_ops = make_plan_ops();
     Backend cpu(*cpu_device, *cpu_ops), plan(*plan_device, *plan_ops);

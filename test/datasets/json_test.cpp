@@ -111,7 +111,7 @@ TEST_SUITE("json data") {
     CHECK(open_dataset(directory / "other.jsonl", DatasetFormat::automatic)->size() == 2);
   }
 
-  TEST_CASE("indexing: random records, over the borders of the blocks that a file is read in") {
+  TEST_CASE("indexing: random records, over the borders of the blocks that a file is read in [slow]") {
     std::mt19937 random(7);
     const TemporaryDirectory directory;
     Json list = Json::array();

@@ -57,7 +57,7 @@ std::string mutated(std::string text, const std::vector<std::string>& corpus, st
 }  // namespace
 
 TEST_SUITE("fuzz") {
-  TEST_CASE("each target takes or refuses its corpus and mutations of it") {
+  TEST_CASE("each target takes or refuses its corpus and mutations of it [slow]") {
     for (const FuzzTarget& target : fuzz_targets) {
       CAPTURE(target.name);
       const std::vector<std::string> corpus = corpus_of(target.name);

@@ -94,7 +94,7 @@ TEST_SUITE("thumbnails") {
     CHECK(decoded(found.at("picture 2")).height == 64);
   }
 
-  TEST_CASE("a page can be mailed, however many pictures there are") {
+  TEST_CASE("a page can be mailed, however many pictures there are [slow]") {
     for (const int64_t pictures : {900, 4000}) {
       const auto prompts = prompts_of(pictures, 1);
       Thumbnails thumbnails(prompts, 1);

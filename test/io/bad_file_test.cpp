@@ -58,7 +58,7 @@ TEST_SUITE("io") {
     CHECK(message.size() < 300);
   }
 
-  TEST_CASE("an object that keeps the order of its keys is refused before it takes minutes") {
+  TEST_CASE("an object that keeps the order of its keys is refused before it takes minutes [slow]") {
     using nlohmann::ordered_json;
     const auto keys = [](int count) {
       std::string text = "{";

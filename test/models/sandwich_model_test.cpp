@@ -154,7 +154,7 @@ struct Run {
 }  // namespace
 
 TEST_SUITE("sandwich model") {
-  TEST_CASE("a family of one file: loss and gradients agree with the equations and their differences in f64") {
+  TEST_CASE("a family of one file: loss and gradients agree with the equations and their differences in f64 [slow]") {
     const SandwichSizes sizes{.vocabulary = 48};
     Run run(sizes);
     const double loss = static_cast<double>(run.rig.loss_of(true));

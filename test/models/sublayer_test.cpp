@@ -174,7 +174,7 @@ TEST_SUITE("sublayers") {
         check_recomputation(design);
       }
   }
-  TEST_CASE("sublayers on a range of each sample's rows") {
+  TEST_CASE("sublayers on a range of each sample's rows [slow]") {
     for (const Norms a : kAll)
       for (const Norms b : kAll) {
         CAPTURE(static_cast<int>(a));
@@ -186,7 +186,7 @@ TEST_SUITE("sublayers") {
         }
       }
   }
-  TEST_CASE("cross attention: the memory's gradient goes into the stack that made it") {
+  TEST_CASE("cross attention: the memory's gradient goes into the stack that made it [slow]") {
     for (const Norms a : kAll)
       for (const Norms b : kAll) {
         const Design design{{{a, b, a}, {b, a, b}}, false, false, 0, true};

@@ -114,7 +114,7 @@ std::vector<std::string> words(const std::string& text) {
 }  // namespace
 
 TEST_SUITE("fit search") {
-  TEST_CASE("the fastest that fits comes first, then what takes less, for GPUs of any size") {
+  TEST_CASE("the fastest that fits comes first, then what takes less, for GPUs of any size [slow]") {
     const Config asked = asked_config();
     const PlannedTexts texts(asked, make_model(asked)->inputs(), 1);
     for (const int64_t ranks : {1, 4}) {
@@ -153,7 +153,7 @@ TEST_SUITE("fit search") {
     }
   }
 
-  TEST_CASE("train.batch_size: auto is the fastest that fits, with something in the host only where nothing else does") {
+  TEST_CASE("train.batch_size: auto is the fastest that fits, with something in the host only where nothing else does [slow]") {
     Config asked = asked_config();
     asked.train.batch_size = asked.train.accumulate_grad_batches = 0;
     const PlannedTexts texts(before_choice(asked_config(), 1), make_model(asked)->inputs(), 1);
@@ -250,7 +250,7 @@ TEST_SUITE("fit search") {
     CHECK(choice("train: {total_batch_size: 128}\n", all, kept).reason.find("chosen anew") != std::string::npos);
   }
 
-  TEST_CASE("train.batch_size: auto says what a given act_ckpt costs where the host is needed") {
+  TEST_CASE("train.batch_size: auto says what a given act_ckpt costs where the host is needed [slow]") {
     const TemporaryDirectory folder;
     const std::string file = folder / "run.yaml";
     const auto reason = [&](const std::string& act_ckpt, int64_t gib) {

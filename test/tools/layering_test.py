@@ -1,10 +1,20 @@
-"""Layering: tools/layering.sh finds each kind of breach, and nothing in a tree that keeps the rules."""
+#!/usr/bin/env python3
+"""The rules of tools/code_rules.py: each kind of breach is found, and none in a tree that keeps them."""
+import contextlib
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "test/support"), str(ROOT / "tools")]
+import layering  # noqa: E402
+import lengths  # noqa: E402
+import one_definition  # noqa: E402
+from script_tests import check, run_tests, test  # noqa: E402
+
+TOOL = ROOT / "tools/code_rules.py"
 
 GOOD = {
     "include/blipft/tensor.h": "#include <vector>\n",
@@ -180,24 +190,30 @@ LENGTHS = [
 ]
 
 
-def layering(files):
+@contextlib.contextmanager
+def tree(added):
+    """The current folder is a tree that keeps the rules, with these texts added to its files."""
+    before = os.getcwd()
     with tempfile.TemporaryDirectory() as root:
-        for name, text in files.items():
-            path = os.path.join(root, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w") as f:
-                f.write(text)
-        done = subprocess.run([os.path.join(ROOT, "tools/layering.sh"), root], capture_output=True, text=True)
-        return done.returncode, done.stdout + done.stderr
+        os.chdir(root)
+        for name in {**GOOD, **added}:
+            path = pathlib.Path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(GOOD.get(name, "") + added.get(name, ""))
+        try:
+            yield root
+        finally:
+            os.chdir(before)
+
 
 # Types of one name: what a file gets besides, and the line that tells of it; none: there is no breach.
 DEFINITIONS = [
     ("two structs", {"src/engine/engine.h": "namespace blipft {\nstruct Source { int a; };\n}\n",
                      "src/weights/weights.h": "namespace blipft {\nclass Source final : public Base {\n};\n}\n"},
-     "one definition: blipft::Source is defined in src/engine/engine.h:5 and in src/weights/weights.h:3"),
+     "blipft::Source is defined in src/engine/engine.h:5 and in src/weights/weights.h:3"),
     ("an enum and a class", {"src/engine/engine.h": "namespace blipft {\nenum class Kind : char { a };\n}\n",
                              "src/train/trainer.cpp": "namespace blipft {\nclass Kind {};\n}\n"},
-     "one definition: blipft::Kind is defined in src/engine/engine.h:5 and in src/train/trainer.cpp:5"),
+     "blipft::Kind is defined in src/engine/engine.h:5 and in src/train/trainer.cpp:5"),
     ("unnamed namespaces, other namespaces, types inside types, declarations, comments and texts",
      {"src/engine/engine.h": "namespace blipft {\nstruct Part {};\nclass Whole { struct Inner {}; };\n}\n",
       "src/weights/weights.h": "namespace blipft::io {\nstruct Part {};\n}\nnamespace blipft {\nstruct Part;\n"
@@ -208,44 +224,49 @@ DEFINITIONS = [
 ]
 
 
-def main():
-    failed = 0
+@test
+def a_tree_that_keeps_the_rules_passes_and_a_breach_fails(space):
+    for added, status, said in (({}, 0, "ok layering\nok one_definition\nok lengths\n"),
+                                ({"src/main.cpp": "#include <hdf5.h>\n"}, 1, "FAILED layering (breaches: 1)")):
+        with tree(added) as root:
+            done = subprocess.run([sys.executable, TOOL, root], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        check(done.returncode == status and said in done.stdout, done.stdout)
 
-    def report(name, ok, text=""):
-        nonlocal failed
-        failed += not ok
-        print(("ok " if ok else "FAILED ") + name + ("" if ok else ": " + text))
 
-    code, out = layering(GOOD)
-    report("layering: a tree that keeps the rules", code == 0 and out == "", out)
+@test
+def breaches_of_one_line(space):
     for name, line, why in BREACHES:
-        files = dict(GOOD)
-        files[name] = files.get(name, "") + line + "\n"
-        number = files[name].count("\n")
-        code, out = layering(files)
-        first = out.split("\n")[0]
-        report(f"layering: {name} with {line.strip()}",
-               code == 1 and first.startswith(f"{name}:{number}: {line.strip()}") and why in first
-               and "1 breach" in out, out)
+        with tree({name: line + "\n"}):
+            found = layering.breaches()
+            number = pathlib.Path(name).read_text().count("\n")
+        check(len(found) == 1 and found[0].startswith(f"{name}:{number}: {line.strip()}") and why in found[0], name, line, found)
+
+
+@test
+def what_headers_reach(space):
     for name, added, places, reasons in THROUGH_HEADERS:
-        files = dict(GOOD)
-        for path, text in added.items():
-            files[path] = files.get(path, "") + text
-        code, out = layering(files)
-        lines = out.split("\n")[:-2]
-        report(f"layering: {name}", code == 1 and len(lines) == len(places) and
-               all(line.startswith(place) and why in line for line, place, why in zip(lines, places, reasons)), out)
+        with tree(added):
+            found = layering.breaches()
+        check(len(found) == len(places) and all(line.startswith(place) and why in line
+                                                for line, place, why in zip(found, places, reasons)), name, found)
+
+
+@test
+def types_of_one_name(space):
     for name, added, line in DEFINITIONS:
-        files = dict(GOOD)
-        for path, text in added.items():
-            files[path] = files.get(path, "") + text
-        code, out = layering(files)
-        report(f"one definition: {name}", code == (1 if line else 0) and (line in out if line else out == ""), out)
+        with tree(added):
+            found = one_definition.breaches()
+        check(len(found) == bool(line) and line in "".join(found), name, found)
+
+
+@test
+def lengths_of_files_and_functions(space):
     for name, path, text, line in LENGTHS:
-        code, out = layering({**GOOD, path: text})
-        report(f"lengths: {name}", code == (1 if line else 0) and (out.startswith(line) if line else out == ""), out)
-    return 1 if failed else 0
+        with tree({}):
+            pathlib.Path(path).write_text(text)
+            found = lengths.breaches()
+        check(found[0].startswith(line) if line else not found, name, found)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests("layering_test", lambda folder: folder, TOOL))
