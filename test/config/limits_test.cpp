@@ -34,8 +34,8 @@ TEST_SUITE("config") {
     CHECK(contains(with_override("data.num_train_samples=9223372036854775807"), "and <= 1000000000"));
     CHECK(contains(with_override("train.accumulate_grad_batches=1000000000"),
                    "expected an integer >= 0 and <= 1048576"));
-    CHECK(contains(message(base, {"train.accumulate_grad_batches=1048576", "train.batch_size=1000"}),
-                   "train.accumulate_grad_batches: is 1048576, but train.batch_size is 1000. Lower one of them"));
+    CHECK(names(message(base, {"train.accumulate_grad_batches=1048576", "train.batch_size=1000"}),
+                {"train.accumulate_grad_batches:", "but train.batch_size"}));
     CHECK(contains(with_override("train.eps=1e-300"), "train.eps: found 1e-300"));   // 0 as f32
   }
 

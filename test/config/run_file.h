@@ -10,6 +10,7 @@
 
 #include "blipft/config.h"
 #include "blipft/error.h"
+#include "support/approved_messages.h"
 #include "support/error_message.h"
 
 namespace blipft::testing {
@@ -42,12 +43,20 @@ inline Config load(const std::string& text, const std::vector<std::string>& over
   return load_config(file.name(), overrides);
 }
 
-/// The message of the UserError that loading throws, with the file's name replaced by "FILE"; "" when none is thrown.
-inline std::string message(const std::string& text, const std::vector<std::string>& overrides = {}) {
+/// A message in which "FILE" stands for the file's name.
+inline std::string about_file(std::string message, const std::string& name) {
+  for (size_t at; (at = message.find(name)) != std::string::npos;) message.replace(at, name.size(), "FILE");
+  return message;
+}
+/// The message of the UserError that loading throws; "" when none is thrown.
+inline std::string any_message(const std::string& text, const std::vector<std::string>& overrides = {}) {
   const RunFile file(text);
-  std::string what = message_of([&] { load_config(file.name(), overrides); });
-  for (size_t at; (at = what.find(file.name())) != std::string::npos;) what.replace(at, file.name().size(), "FILE");
-  return what;
+  return about_file(message_of([&] { load_config(file.name(), overrides); }), file.name());
+}
+/// The same, and its words are approved; those of a YAML error are the library's.
+inline std::string message(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const std::string what = any_message(text, overrides);
+  return names(what, {"not valid YAML"}) ? what : approved(what);
 }
 
 inline std::string after_base(const std::string& text) { return message(base + text); }
