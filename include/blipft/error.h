@@ -1,8 +1,8 @@
 // Errors: one exception type for the whole program.
 //
-// A user's mistake (a file, a key, a value) is a UserError: its text names the thing, what was found, what was
-// expected and what to do. Everything else is an Error and carries the place in the source where it was raised.
-// main() catches both, one rank prints, and all ranks end.
+// A user's mistake (a file, a key, a value) is a UserError: its text names the cause, what was found, what was expected
+// and what to do. Everything else is an Error with the source location that raised it. main() catches both types, one
+// rank prints the message, and all ranks exit.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace blipft {
 
-/// Joins its arguments with operator<< into one string.
+/// Concatenates its arguments, formatted with operator<<, into one string.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
@@ -25,19 +25,19 @@ std::string concat(const Parts&... parts) {
 /// "1 sample", "3 samples".
 inline std::string counted(int64_t number, std::string_view what) { return concat(number, " ", what, number == 1 ? "" : "s"); }
 
-/// `text` as a message quotes it: at most `most` bytes, and "?" for each control character, so that a broken file
-/// neither fills the screen nor steers the terminal.
+/// Returns `text` for quoting in a message: at most `most` bytes, with "?" for each control character, so that a broken
+/// file neither fills the screen nor controls the terminal.
 inline std::string brief(std::string_view text, size_t most = 80) {
   const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
   size_t end = text.size() > most ? most : text.size();
-  while (end > 0 && end < text.size() && continues(end)) --end;  // whole characters of UTF-8
+  while (end > 0 && end < text.size() && continues(end)) --end;  // cuts only between whole UTF-8 characters
   std::string out(text.substr(0, end));
   for (char& c : out)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   return end < text.size() ? out + "..." : out;
 }
 
-/// `message` with NUL characters written as \0: what() would end at the first one.
+/// Returns `message` with each NUL character written as \0, because what() would end at the first NUL.
 inline std::string without_nul(std::string message) {
   for (size_t at = message.find('\0'); at != std::string::npos; at = message.find('\0', at)) message.replace(at, 1, "\\0");
   return message;
@@ -53,15 +53,16 @@ class Error : public std::runtime_error {
   std::source_location place_;
 };
 
-/// A mistake in what the user gave; printed without the source place.
+/// A mistake in the user's input; printed without the source location.
 class UserError : public Error {
  public:
-  // Spelled out, not inherited: nvcc 13.0 crashes on an inherited constructor with this default argument.
+  // The constructor is written out instead of inherited: nvcc 13.0 crashes on an inherited constructor with this
+  // default argument.
   explicit UserError(const std::string& message, std::source_location place = std::source_location::current())
       : Error(message, place) {}
 };
 
-/// What an error says to the user: with its place in the source, unless it is a user's mistake.
+/// Returns the text that is printed for an error. It includes the source location unless the error is a user's mistake.
 inline std::string describe(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   const std::string text = *error.what() ? error.what() : "unknown error";
@@ -71,14 +72,14 @@ inline std::string describe(const std::exception& error) {
 
 }  // namespace blipft
 
-/// Throws Error with the failed expression and the joined message parts when `condition` is false.
+/// Throws Error with the failed expression and the joined message parts if `condition` is false.
 #define BLIPFT_CHECK(condition, ...)                                                       \
   do {                                                                                     \
     if (!(condition)) [[unlikely]]                                                         \
       throw ::blipft::Error(::blipft::concat("check failed: " #condition ": ", __VA_ARGS__)); \
   } while (false)
 
-/// Throws UserError with the joined message parts when `condition` is false.
+/// Throws UserError with the joined message parts if `condition` is false.
 #define BLIPFT_USER_CHECK(condition, ...)                                      \
   do {                                                                         \
     if (!(condition)) [[unlikely]]                                             \

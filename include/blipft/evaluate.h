@@ -1,8 +1,8 @@
-// Scores of what a model said: captions and answers against references, choices by their log-likelihoods, texts by
-// theirs.
+// Metrics for the outputs of a model: captions and answers are compared with references, multiple-choice answers and
+// texts are scored by their log-likelihood.
 //
-// Every number is that of a published tool, down to its oddities; docs/evaluation.md says of which and where they
-// differ.
+// Every value equals the value of a published tool, including its oddities. docs/evaluation.md lists these tools and
+// the known differences.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +14,38 @@
 
 namespace blipft {
 
-/// What a metric is computed from.
+/// The input that a metric is computed from.
 enum class MetricInput {
-  texts,    ///< ScoredText: what was generated and the references
-  choices,  ///< ScoredChoices: log-likelihoods of several answers
+  texts,    ///< ScoredText: a generated text and its references
+  choices,  ///< ScoredChoices: the log-likelihoods of several answers
   losses,   ///< ScoredLoss: the log-likelihood of a whole text
 };
 
 struct Metric {
-  std::string name;  ///< as a run file and scores.json call it
+  std::string name;  ///< the name in run files and scores.json
   MetricInput input;
   bool higher_is_better;
-  std::string about;  ///< half a line, with the source
+  std::string about;  ///< description of about half a line, with the source
 };
 
-/// Every metric there is.
+/// Returns all available metrics.
 const std::vector<Metric>& metrics();
-/// The metric of that name; UserError that lists all names where there is none. `place` (a file and key) begins the
-/// message.
+/// Returns the metric with this name. Throws UserError that lists all names if it is unknown; the message begins with
+/// `place` (a file and key).
 const Metric& find_metric(const std::string& name, const std::string& place);
 
-/// A generated text. Indices say the order of samples, whatever order they are added in; two with the same are an
-/// error.
+/// A generated text. Samples are sorted by `index`, in whatever order they are added. Adding two samples with the same
+/// index is an error.
 struct ScoredText {
   int64_t index = 0;
-  std::string id;      ///< for result files: "391895"
-  std::string prompt;  ///< shown, not scored; may be empty
+  std::string id;      ///< id in result files: "391895"
+  std::string prompt;  ///< displayed, not scored; may be empty
   std::string candidate;
-  std::vector<std::string> references;  ///< at least one; for vqa_accuracy at least two
-  std::string picture;                  ///< file; shown, not scored; may be empty
+  std::vector<std::string> references;  ///< at least one; at least two for vqa_accuracy
+  std::string picture;                  ///< picture file; displayed, not scored; may be empty
 };
 
-/// A question with answers to choose from.
+/// A multiple-choice question.
 struct ScoredChoices {
   int64_t index = 0;
   std::string id;
@@ -58,19 +58,20 @@ struct ScoredChoices {
 struct ScoredLoss {
   int64_t index = 0;
   double log_likelihood = 0;  ///< sum over the predicted tokens, natural logarithm
-  int64_t tokens = 0;         ///< predicted
-  int64_t words = 0;          ///< of the raw text: count_words(); 0 where nobody asks for word_perplexity
-  int64_t bytes = 0;          ///< of the raw text; 0 where nobody asks for byte_perplexity or bits_per_byte
+  int64_t tokens = 0;         ///< number of predicted tokens
+  int64_t words = 0;          ///< count_words() of the raw text; 0 if word_perplexity is not requested
+  int64_t bytes = 0;          ///< size of the raw text; 0 if byte_perplexity and bits_per_byte are not requested
 };
 
 struct Score {
   std::string metric;
   double value = 0;
-  std::optional<double> standard_error;  ///< of metrics that are means over samples, for more than one sample
-  std::vector<double> by_sample;         ///< in the order of indices; empty where a sample has no score of its own
+  std::optional<double> standard_error;  ///< only for metrics that are means over samples, with more than one sample
+  std::vector<double> by_sample;         ///< in the order of indices; empty if the metric has no score per sample
 };
 
-/// Collects what a whole set was answered and scores it. All samples of one kind; the order of adding changes no bit.
+/// Collects the outputs for a whole data set and computes their scores. All samples must have the same type. The order
+/// of adding samples does not change any bit of the result.
 class Evaluation {
  public:
   Evaluation();
@@ -83,10 +84,10 @@ class Evaluation {
   void add(ScoredLoss sample);
   int64_t size() const;
 
-  /// The scores of `names`, in that order. Throws UserError: unknown name, no samples, samples of another kind than the
-  /// metric takes, or too few references.
+  /// Returns the scores for `names`, in that order. Throws UserError for an unknown name, if there are no samples, if
+  /// the samples have another type than the metric needs, or if there are too few references.
   std::vector<Score> scores(const std::vector<std::string>& names);
-  /// The texts, in the order of indices.
+  /// Returns the texts in the order of their indices.
   const std::vector<ScoredText>& texts();
 
  private:
@@ -94,50 +95,51 @@ class Evaluation {
   std::unique_ptr<Samples> samples_;
 };
 
-/// Words as lm-eval counts them for word_perplexity: pieces between runs of white space. White space at an end leaves
-/// an empty piece there, which counts.
+/// Counts words in the same way as lm-eval does for word_perplexity: the number of pieces between runs of white space.
+/// White space at the start or end of the text adds an empty piece, which counts.
 int64_t count_words(const std::string& text);
 
-/// One task's part of scores.json.
+/// One task's section of scores.json.
 struct TaskScores {
   std::string task;
   std::vector<Score> scores;
   int64_t samples = 0;
 };
-/// scores.json in lm-eval's form: results (task: alias, "acc,none", "acc_stderr,none", ...), higher_is_better,
-/// n-samples. `config`: JSON text that goes under "config"; "": none.
+/// Returns scores.json in lm-eval's form: results (task: alias, "acc,none", "acc_stderr,none", ...), higher_is_better,
+/// n-samples. `config` is JSON text for the key "config"; "" omits the key.
 std::string scores_json(const std::vector<TaskScores>& tasks, const std::string& config = "");
 
-/// COCO's result file: [{"image_id": 391895, "caption": "a man ..."}, ...]. An id that is a number is written as one.
+/// Returns COCO's result file: [{"image_id": 391895, "caption": "a man ..."}, ...]. Numeric ids are written as numbers.
 std::string coco_results_json(const std::vector<ScoredText>& texts);
-/// VQA's result file: [{"question_id": 1, "answer": "2"}, ...].
+/// Returns VQA's result file: [{"question_id": 1, "answer": "2"}, ...].
 std::string vqa_results_json(const std::vector<ScoredText>& texts);
 
-/// A table with the columns file_name and text and a row for each text. A picture inside `folder` is named relative to
-/// it; if `folder` is a file, relative to the file's folder.
+/// Returns a CSV table with the columns file_name and text and one row for each text. The name of a picture inside
+/// `folder` is relative to it; if `folder` is a file, the name is relative to the folder that contains this file.
 std::string captions_csv(const std::vector<ScoredText>& texts, const std::string& folder);
 
-/// References of one picture or question.
+/// The references for one picture or question.
 struct References {
   std::string id;                  ///< image_id or question_id
   std::string picture;             ///< file_name of COCO's "images"; may be empty
-  std::string question;            ///< of VQA
-  std::vector<std::string> texts;  ///< in the file's order
+  std::string question;            ///< only for VQA
+  std::vector<std::string> texts;  ///< in the order of the file
 };
 /// Reads COCO's captions ({"images": [{id, file_name}], "annotations": [{image_id, caption}]}) or VQA's answers
-/// ({"annotations": [{question_id, image_id, answers: [{answer}]}]}, the questions from `questions`:
-/// {"questions": [{question_id, question}]}; "": none). In the order of first mention. Throws UserError naming file and
-/// record.
+/// ({"annotations": [{question_id, image_id, answers: [{answer}]}]}). VQA's questions come from the file `questions`:
+/// {"questions": [{question_id, question}]}; "" means no questions. The result is in the order of first mention. Throws
+/// UserError naming file and record.
 std::vector<References> read_references(const std::string& file, const std::string& questions = "");
 
-/// What the page says above the samples.
+/// Settings of the HTML page.
 struct PageSettings {
   std::string title;   ///< "Captions of coco_val after step 400"
-  std::string folder;  ///< where the page will lie: links to pictures are relative to it
-  std::map<std::string, std::string> thumbnails = {};  ///< {ScoredText::picture: a small JPEG in base64}, shown in its place
+  std::string folder;  ///< folder of the page; links to pictures are relative to it
+  /// {ScoredText::picture: a small JPEG in base64}. The page displays the thumbnail instead of the picture.
+  std::map<std::string, std::string> thumbnails = {};
 };
-/// One HTML page. It shows the thumbnails that it is given, each with a link to the picture; other pictures it loads from
-/// where they lie, as they come into sight.
+/// Returns one HTML page with the scores and samples. A thumbnail is shown with a link to its picture. A picture
+/// without a thumbnail is loaded from its file when the reader scrolls to it.
 std::string evaluation_page(const PageSettings& settings, const std::vector<Score>& scores,
                             const std::vector<ScoredText>& texts);
 

@@ -1,4 +1,4 @@
-// Pictures: decoding, resizing, and what a model's processor makes of them.
+// Pictures: decoding, resizing, and the settings of a model's image processor.
 #pragma once
 
 #include <cstddef>
@@ -16,34 +16,36 @@ struct Image {
   std::vector<uint8_t> rgb;
 };
 
-/// What becomes of a file's metadata. The defaults: what a script's pictures are that come from `datasets` (which turns
-/// them) and go through transformers from 5.23 on (which puts them on white).
+/// How decode_image() applies a file's metadata and transparency. The defaults give the same pixels as a Python script
+/// that loads pictures with `datasets` (which applies the orientation) and processes them with transformers 5.23 or
+/// later (which puts them on a white background).
 struct DecodeSettings {
-  bool exif_orientation = true;             ///< turn by the EXIF (else XMP) orientation, as exif_transpose does
-  bool white_background = true;             ///< what is transparent lies on white; false: transparency is left out, as
-                                            ///< convert("RGB") and older transformers do
+  bool exif_orientation = true;             ///< rotate by the EXIF (else XMP) orientation, as exif_transpose does
+  bool white_background = true;             ///< true: transparent pixels are blended with white; false: transparency is
+                                            ///< ignored, as convert("RGB") and older transformers do
 };
-/// What a picture may have: encoded, decoded, and what libjpeg keeps of one with several scans (progressive). They
-/// bound the memory of each of data.num_workers threads.
+/// Limits of a picture: encoded size, decoded size, and the memory that libjpeg needs for a progressive JPEG with
+/// several scans. They bound the memory of each of the data.num_workers threads.
 constexpr int64_t most_picture_bytes = int64_t{512} << 20;
 constexpr int64_t most_picture_side = 65535;
-constexpr int64_t most_picture_pixels = 178956970;  // PIL refuses more as a decompression bomb
+constexpr int64_t most_picture_pixels = 178956970;  // PIL refuses larger pictures as decompression bombs
 constexpr int64_t most_jpeg_bytes = int64_t{256} << 20;
 constexpr int64_t most_jpeg_scans = 64;
-/// Decodes a JPEG, PNG or WebP (by its first bytes) into RGB as PIL's Image.open(...).convert("RGB") does, after what
-/// `settings` ask for. 16-bit gray is clipped, CMYK read as Adobe writes it, as PIL does. EXIF that cannot be read is
-/// ignored. `name` is for error messages only. Throws UserError on anything corrupt or truncated; stricter than PIL in
-/// that damage which libjpeg papers over with invented pixels counts as corrupt.
+/// Decodes a JPEG, PNG or WebP file into RGB as PIL's Image.open(...).convert("RGB") does, and applies `settings`. The
+/// format is detected from the first bytes. As in PIL, 16-bit gray is clipped and CMYK is read as Adobe writes it. EXIF
+/// data that cannot be read is ignored. `name` is used only in error messages. Throws UserError on corrupt or truncated
+/// data. It is stricter than PIL: damage that libjpeg would fill with invented pixels counts as corrupt.
 Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings = {});
-/// PIL's Image.resize((width, height), BICUBIC): antialiased, a = -0.5, 8-bit fixed-point passes. Equal bits with
-/// Pillow 13; older versions differ by a few levels on pictures much taller than wide (they never do the vertical pass
-/// first).
+/// Implements PIL's Image.resize((width, height), BICUBIC): antialiased, a = -0.5, 8-bit fixed-point passes. The result
+/// is bit-identical to Pillow 13. Older versions differ by a few levels on pictures much taller than wide because they
+/// never do the vertical pass first.
 Image resize_bicubic(const Image& image, int64_t width, int64_t height);
 
-/// What preprocessor_config.json (else processor_config.json's "image_processor") says. Missing file: the BLIP-2
-/// defaults. Throws UserError naming file, key, found and expected where it asks for what this program does not do.
+/// The settings in preprocessor_config.json (else processor_config.json's "image_processor"). If the file is missing,
+/// the BLIP-2 defaults are used. Throws UserError naming file, key, found and expected value if the file requires an
+/// operation that this program does not implement.
 struct ImageProcessor {
-  int64_t image_size = 224;                 ///< both sides
+  int64_t image_size = 224;                 ///< height and width
   PixelStatistics statistics = {{0.48145466f, 0.4578275f, 0.40821073f}, {0.26862954f, 0.26130258f, 0.27577711f}};
   static ImageProcessor from_directory(const std::string& model_directory);
 };

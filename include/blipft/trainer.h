@@ -1,4 +1,4 @@
-// train(): a training run, from its configuration to the saved model.
+// train() runs a complete training, from its configuration to the saved model.
 #pragma once
 
 #include "blipft/comm.h"
@@ -6,8 +6,9 @@
 
 namespace blipft {
 
-/// Trains as `config` says. Returns the process' exit code: 0, or 75 when the run was asked to stop and has written a
-/// checkpoint. Errors that all ranks know of are AgreedError, others concern the throwing rank alone.
+/// Trains with the settings of `config`. Returns the exit code of the process: 0, or 75 if the run was requested to
+/// stop and has written a checkpoint. Throws AgreedError for errors that all ranks know of; other exceptions concern
+/// the throwing rank alone.
 int train(const Config& config, const World& world);
 
 }  // namespace blipft

@@ -1,14 +1,14 @@
-// Version: which source this program was built from.
+// Version: the source that this program was built from.
 #pragma once
 
 #include <string>
 
 namespace blipft {
 
-/// The git commit, 12 hexadecimal digits, or "unknown".
+/// Returns the git commit as 12 hexadecimal digits, or "unknown".
 const char* version_commit();
-/// What the linker made of all that this program was built from, in hexadecimal digits: programs with the same one are
-/// the same bytes. "unknown" where the linker left none.
+/// Returns the build id that the linker computed from the program's contents, in hexadecimal digits: programs with
+/// equal build ids have identical bytes. Returns "unknown" if the linker stored none.
 std::string version_build();
 
 }  // namespace blipft
