@@ -1,4 +1,4 @@
-// The writer of a model directory: everything goes into `directory`.partial, which gets its final name at the end.
+// The writer of a model directory. All files are written to `directory`.partial, which finally becomes `directory`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The set of bytes written so far, as disjoint intervals begin -> end.
+/// The set of bytes written so far, as disjoint intervals {begin: end}.
 class Coverage {
  public:
   void add(int64_t begin, int64_t end) {
@@ -36,7 +36,7 @@ class Coverage {
     }
     intervals_[begin] = end;
   }
-  /// First byte in [0, size) that is not covered; `size` when all are.
+  /// Returns the first byte in [0, size) that is not covered, or `size` if all bytes are covered.
   int64_t first_gap(int64_t size) const {
     if (size == 0 || intervals_.empty() || intervals_.begin()->first > 0) return 0;
     return std::min(size, intervals_.begin()->second);
@@ -48,7 +48,7 @@ class Coverage {
 
 struct Target {
   size_t shard = 0;
-  int64_t offset = 0, bytes = 0;  // from the file's start
+  int64_t offset = 0, bytes = 0;  // offset from the start of the file
   int64_t element_size = 1;
   Coverage written;
 };
@@ -57,10 +57,10 @@ struct Shard {
   std::string file_name;
   io::FileDescriptor file;
   std::vector<io::HeaderEntry> entries;
-  int64_t bytes = 0;              // of tensors
+  int64_t bytes = 0;              // bytes of all tensors
 };
 
-/// Declared entries in order, cut into shards, with places inside of each shard's data.
+/// Splits the declared entries, in their order, into shards, and sets the offsets of the tensors in each shard's data.
 std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& entries, int64_t shard_bytes,
                                    const std::string& stem) {
   std::vector<Shard> shards(1);
@@ -76,7 +76,7 @@ std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& e
     name << stem << "-" << std::setfill('0') << std::setw(5) << i + 1 << "-of-" << std::setw(5) << shards.size()
          << ".safetensors";
     shard.file_name = shards.size() == 1 ? stem + ".safetensors" : name.str();
-    // Larger elements first, so that every tensor is aligned to its own element.
+    // Tensors with larger elements come first, so that every tensor is aligned to its element size.
     std::stable_sort(shard.entries.begin(), shard.entries.end(),
                      [](const auto& a, const auto& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
     int64_t offset = 0;
@@ -99,7 +99,7 @@ void check_room(const std::string& directory, int64_t needed) {
 
 struct CheckpointWriter::State {
   std::string directory, partial, stem;
-  io::Marker marker;               // files: all but the tensors' so far
+  io::Marker marker;               // marker.files lists the files written so far; finish() adds the tensor files
   std::vector<Shard> shards;
   std::unordered_map<std::string, Target> targets;
   std::mutex mutex;                // guards every Target::written
@@ -153,12 +153,12 @@ void CheckpointWriter::State::move_into_place() {
   finished = true;
 }
 
-// What was written so far.
+// Removes the files that were written so far.
 void CheckpointWriter::State::discard() const {
   try {
     io::remove_saved(partial);
   } catch (const UserError&) {
-    // It stays; the next saving tries again.
+    // The partial folder stays; the next saving tries to remove it again.
   }
 }
 
@@ -189,7 +189,7 @@ CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vect
   for (const Shard& shard : state->shards) total += shard.bytes;
 
   std::error_code error;
-  io::remove_saved(state->partial);        // what an earlier, killed run left
+  io::remove_saved(state->partial);        // remains of an earlier run that was killed
   fs::create_directories(state->partial, error);
   BLIPFT_USER_CHECK(!error, state->partial, ": the folder cannot be created: ", error.message(),
                     io::creation_advice(error.value()));
@@ -200,7 +200,7 @@ CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vect
     io::write_marker(state_->partial, state_->marker);
     state_->open_shards();
   } catch (...) {
-    // The destructor does not run for an object that was never made.
+    // The destructor does not run if the constructor throws.
     state_->discard();
     throw;
   }

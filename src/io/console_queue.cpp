@@ -1,4 +1,4 @@
-// Writing to the console beside other work; see console_queue.h.
+// Writes to the console in a background thread; see console_queue.h.
 #include "io/console_queue.h"
 
 #include <fcntl.h>
@@ -22,24 +22,26 @@ namespace blipft::io {
 namespace {
 
 constexpr int kPollMilliseconds = 50;
-constexpr size_t kMaxLineRest = 4096;        // bytes above the limit, for the rest of a line whose begin is queued
-constexpr std::chrono::milliseconds kOtherStreamAfter{200};  // a stream that takes nothing delays the other one so long
+constexpr size_t kMaxLineRest = 4096;        // bytes above the limit, for the rest of a line whose beginning is already
+                                             // queued
+// If the stream with the older text accepts nothing for this time, the other stream may write first.
+constexpr std::chrono::milliseconds kOtherStreamAfter{200};
 
 struct Entry {
-  int64_t number = 0;                        // in the order of both streams
+  int64_t number = 0;                        // sequence number over both streams
   std::string text;
 };
 
-// A stream and its text that is not written yet.
+// One output stream and its text that is not written yet.
 struct Stream {
   int descriptor = -1;
   std::deque<Entry> entries;
-  int64_t dropped_lines = 0;                 // since the last one that was queued
-  bool inside_dropped_line = false;          // until its end comes
-  bool at_line_start = true;                 // of the text that was queued
+  int64_t dropped_lines = 0;                 // lines dropped since the last text that was queued
+  bool inside_dropped_line = false;          // true until the end of the dropped line arrives
+  bool at_line_start = true;                 // true if the queued text ends with a line end
 
   static bool ends_line(std::string_view text) { return text.ends_with('\n') || text.ends_with('\r'); }
-  // The size of the first line, with its end; of the whole text if no line ends in it.
+  // Returns the size of the first line including its line end; the size of the whole text if it has no line end.
   static size_t first_line(std::string_view text) { return std::min(text.find_first_of("\r\n"), text.size() - 1) + 1; }
   void drop(std::string_view text) {
     dropped_lines += std::count_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; });
@@ -55,7 +57,7 @@ struct ConsoleQueue::State {
     streams[1].descriptor = STDERR_FILENO;
   }
   const size_t max_bytes;
-  std::mutex mutex;                          // guards what follows
+  std::mutex mutex;                          // guards all members below
   std::condition_variable changed;
   std::array<Stream, 2> streams;
   size_t waiting_bytes = 0;
@@ -74,7 +76,7 @@ struct ConsoleQueue::State {
   void write_some(std::unique_lock<std::mutex>& lock, Stream& stream);
 };
 
-// Returns the stream whose text is next and that takes text; null if none does now.
+// Returns the stream that has the oldest text and accepts output, or null if neither stream accepts output now.
 Stream* ConsoleQueue::State::choose(std::unique_lock<std::mutex>& lock) {
   Stream *first = &streams[0], *second = &streams[1];
   if (first->entries.empty() ||
@@ -91,7 +93,7 @@ Stream* ConsoleQueue::State::choose(std::unique_lock<std::mutex>& lock) {
   return both && ready > 0 ? second : nullptr;
 }
 
-// Writes what the stream takes without waiting: a pipe that poll() calls ready has room for PIPE_BUF bytes.
+// Writes as much as the stream accepts without blocking: a pipe that poll() reports as ready accepts PIPE_BUF bytes.
 void ConsoleQueue::State::write_some(std::unique_lock<std::mutex>& lock, Stream& stream) {
   const std::string piece = stream.entries.front().text.substr(0, PIPE_BUF);
   lock.unlock();
@@ -100,7 +102,7 @@ void ConsoleQueue::State::write_some(std::unique_lock<std::mutex>& lock, Stream&
   lock.lock();
   if (count < 0 && (error == EINTR || error == EAGAIN)) return;
   std::string& text = stream.entries.front().text;
-  // After an error (a reader that has gone, a full disk) the text is lost, as it is for every other program.
+  // After an error (the reader has exited, the disk is full) the text is lost, as in any other program.
   const size_t done = count < 0 ? text.size() : static_cast<size_t>(count);
   waiting_bytes -= done;
   written_bytes += static_cast<int64_t>(done);
@@ -120,7 +122,7 @@ void ConsoleQueue::State::work() {
 }
 
 ConsoleQueue::ConsoleQueue(size_t max_bytes) : state_(std::make_shared<State>(max_bytes)) {
-  sigset_t all, before;                      // signals are for the threads that wait for them
+  sigset_t all, before;                      // blocks all signals in the new thread; other threads handle them
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread([state = state_] { state->work(); }).detach();

@@ -1,8 +1,8 @@
-// ConsoleQueue: standard output and standard error, written by a thread of their own.
+// ConsoleQueue: a background thread that writes standard output and standard error.
 //
-// Adding text never waits for the reader. A terminal that was stopped, a pager, or a pipe whose reader sleeps takes nothing;
-// then text waits in a queue of limited size, and what does not fit is dropped in whole lines and counted. Once the reader
-// takes text again, a line says how many lines are missing.
+// Adding text never waits for the reader. A stopped terminal, a pager, or a pipe whose reader sleeps accepts no output.
+// In this case text waits in a queue of limited size. Text beyond the limit is dropped in whole lines, and the dropped
+// lines are counted. Once the reader accepts text again, a line reports the number of missing lines.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@ namespace blipft::io {
 
 class ConsoleQueue {
  public:
-  /// `max_bytes`: of text that waits, of both streams together.
+  /// `max_bytes`: limit of the waiting text of both streams together.
   explicit ConsoleQueue(size_t max_bytes = size_t{1} << 18);
-  /// Does not wait for text that was not written; see settle().
+  /// Does not wait for unwritten text; see settle().
   ~ConsoleQueue();
   ConsoleQueue(const ConsoleQueue&) = delete;
   ConsoleQueue& operator=(const ConsoleQueue&) = delete;
 
-  /// Queues text for the open file `descriptor`, STDOUT_FILENO or STDERR_FILENO. Text of both keeps its order while both take
-  /// text. Thread-safe.
+  /// Queues text for the open file `descriptor`, STDOUT_FILENO or STDERR_FILENO. The order of text between both streams
+  /// is kept while both accept output. Thread-safe.
   void add(int descriptor, std::string_view text);
-  /// Waits until all text is written, as long as some is written at least every `max_wait`. Returns false if the reader took
-  /// nothing for that long.
+  /// Waits until all text is written, as long as some text is written at least every `max_wait`. Returns false if the
+  /// reader accepted nothing for that time.
   bool settle(std::chrono::milliseconds max_wait);
 
  private:

@@ -1,4 +1,4 @@
-// By the processor's own instruction (SSE 4.2, which AVX2 implies): about 8 bytes in three cycles.
+// CRC-32C with the processor's crc32 instruction (SSE 4.2, which AVX2 implies): about 8 bytes in three cycles.
 #include "io/crc32c.h"
 
 #include <nmmintrin.h>
@@ -21,8 +21,9 @@ uint32_t crc32c(const void* data, int64_t bytes, uint32_t before) {
   return ~rest;
 }
 
-// The checksum is linear in the bits before: zeros behind them map it by a matrix over GF(2), whose columns are the images
-// of single bits; 2^k zeros by that matrix squared k times.
+// The CRC state is linear over GF(2). Appending zero bytes maps the first checksum by a 32x32 matrix over GF(2), whose
+// columns are the images of the single bits. The matrix for 2^k zero bytes is the matrix for one zero byte, squared k
+// times.
 uint32_t crc32c_joined(uint32_t first, uint32_t second, int64_t second_bytes) {
   using Matrix = std::array<uint32_t, 32>;
   const auto times = [](const Matrix& matrix, uint32_t vector) {
@@ -31,7 +32,7 @@ uint32_t crc32c_joined(uint32_t first, uint32_t second, int64_t second_bytes) {
       if (vector & 1) sum ^= matrix[bit];
     return sum;
   };
-  Matrix zeros{};                          // one byte of zeros
+  Matrix zeros{};                          // starts as the matrix for one zero byte
   for (size_t bit = 0; bit < zeros.size(); ++bit) zeros[bit] = _mm_crc32_u8(uint32_t{1} << bit, 0);
   for (; second_bytes > 0; second_bytes >>= 1) {
     if (second_bytes & 1) first = times(zeros, first);

@@ -1,4 +1,5 @@
-// Digest: 64 bits of what was added, in order; they differ where that does, but by chance, and not against intent.
+// Digest: a 64-bit hash of the added values, in order. Different inputs collide only by chance, but the hash is not
+// cryptographic: collisions can be constructed.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace blipft::io {
 
 class Digest {
  public:
-  /// Eight bytes at a time, as a dataset has some hundred megabytes of names.
+  /// Adds eight bytes at a time for speed, because a data set has some hundred megabytes of names.
   void add(const void* data, size_t bytes) {
     const char* from = static_cast<const char*>(data);
     for (; bytes >= 8; bytes -= 8, from += 8) {
@@ -21,12 +22,12 @@ class Digest {
     }
     uint64_t rest = static_cast<uint64_t>(bytes) << 56;
     std::memcpy(&rest, from, bytes);
-    mix(rest);                             // with the length, so that "ab" "c" is not "a" "bc"
+    mix(rest);                             // includes the length, so that "ab", "c" differs from "a", "bc"
   }
   void add(std::string_view text) { add(text.data(), text.size()); }
   void add(int64_t value) { mix(static_cast<uint64_t>(value)); }
   uint64_t value() const { return state_ ^ (state_ >> 29); }
-  /// 16 hexadecimal digits.
+  /// Returns value() as 16 hexadecimal digits.
   std::string text() const {
     char hex[17];
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(value()));
@@ -35,7 +36,7 @@ class Digest {
 
  private:
   void mix(uint64_t word) {
-    state_ = (state_ ^ word) * 0x9e3779b97f4a7c15u;  // odd: no two states become one
+    state_ = (state_ ^ word) * 0x9e3779b97f4a7c15u;  // the factor is odd, so the map is one-to-one
     state_ ^= state_ >> 32;
   }
   uint64_t state_ = 0xcbf29ce484222325u;

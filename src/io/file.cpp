@@ -1,4 +1,4 @@
-// Files: POSIX reads and writes that are whole or an error that names the file.
+// Files: POSIX reads and writes that either complete or throw an error with the file's name.
 #include "io/file.h"
 
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 namespace blipft::io {
 
 namespace {
-// One system call moves at most this much: Linux stops at 2 GiB - 4 KiB anyway, and network file systems do better
-// with pieces that several threads can interleave.
+// Maximum bytes of one system call. Linux limits a call to 2 GiB - 4 KiB anyway, and network file systems perform
+// better with smaller requests that several threads can interleave.
 constexpr int64_t max_piece = int64_t{32} << 20;
 }  // namespace
 
@@ -29,7 +29,7 @@ FileDescriptor::~FileDescriptor() {
 std::string errno_text() { return std::strerror(errno); }
 
 FileDescriptor open_for_reading(const std::string& path) {
-  // Without O_NONBLOCK a named pipe that nobody writes to would never open. Regular files are read as ever.
+  // O_NONBLOCK: opening a named pipe without a writer would block forever. It has no effect on regular files.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be opened for reading: ", errno_text());
   struct stat status{};

@@ -1,4 +1,4 @@
-// Files: an owner for a descriptor, and whole reads and writes at an offset.
+// Files: an owner for a file descriptor, and complete reads and writes at an offset.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,23 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-/// "No such file or directory" and the like, for the current errno.
+/// Returns the message for the current errno, such as "No such file or directory".
 std::string errno_text();
 
-/// Opens an existing regular file for reading; UserError naming it when that fails. Never blocks: what is no regular
-/// file (a named pipe, a device, a folder) is refused.
+/// Opens an existing regular file for reading. Throws UserError naming the file on failure. Never blocks: anything but
+/// a regular file (a named pipe, a device, a folder) is refused.
 FileDescriptor open_for_reading(const std::string& path);
-/// Opens a regular file itself with `flags` of open(): no descriptor where that fails, or where it is a link or no regular file.
-/// Never blocks.
+/// Opens a regular file with the given open() `flags`. Returns an invalid descriptor on failure, or if the path is a
+/// symbolic link or not a regular file. Never blocks.
 FileDescriptor open_own(const std::string& path, int flags);
-/// The content of a regular file of at most `most_bytes`; UserError naming it when that fails.
+/// Returns the content of a regular file of at most `most_bytes`. Throws UserError naming the file on failure.
 std::string read_whole_file(const std::string& path, int64_t most_bytes);
-/// What to do about the errno of a file that could not be created, to follow the reason: "; choose a folder that ...", "; the
-/// disk has no room ..."; "": nothing is known.
+/// Returns advice for the errno of a file that could not be created, for appending to the reason: "; choose a folder
+/// that ...", "; the disk has no room ...", or "" if there is no advice for this errno.
 std::string creation_advice(int error);
-/// Creates (or empties) a file for writing; UserError naming it when that fails.
+/// Creates (or empties) a file for writing. Throws UserError naming the file on failure.
 FileDescriptor create_file(const std::string& path);
-/// Creates a file for reading and writing whose name is free; UserError naming it if anything has the name, or creating fails.
+/// Creates a new file for reading and writing. Throws UserError naming the file if the name exists or creation fails.
 FileDescriptor create_new_file(const std::string& path);
 /// Writes `text` to a new file, which is removed if that fails. UserError naming it, also if anything has the name.
 void write_new_file(const std::string& path, const std::string& text);
@@ -51,15 +51,15 @@ bool is_taken(const std::string& path);
 /// Size in bytes.
 int64_t file_size(const FileDescriptor& file, const std::string& path);
 
-/// Reads exactly `bytes` at `offset`; `what` (file, tensor) goes into the message of the UserError. Thread-safe.
+/// Reads exactly `bytes` bytes at `offset`. `what` (file, tensor) is used in the message of the UserError. Thread-safe.
 void read_at(const FileDescriptor& file, int64_t offset, void* out, int64_t bytes, const std::string& what);
-/// Writes exactly `bytes` at `offset`. Thread-safe.
+/// Writes exactly `bytes` bytes at `offset`. Thread-safe.
 void write_at(const FileDescriptor& file, int64_t offset, const void* data, int64_t bytes, const std::string& what);
-/// Bytes that may still be written to the disk of an existing folder; UserError naming it when nobody can say.
+/// Returns the free bytes on the disk of an existing folder. Throws UserError naming the folder if they are unknown.
 int64_t free_bytes(const std::string& folder);
-/// Waits until the file's bytes are on the disk.
+/// Waits until the file's content is on the disk (fsync).
 void sync_file(const FileDescriptor& file, const std::string& path);
-/// Waits until a directory's entries are on the disk; file systems that cannot do it are left alone.
+/// Waits until the directory's entries are on the disk; ignores file systems that do not support this.
 void sync_directory(const std::string& path);
 
 }  // namespace blipft::io

@@ -34,7 +34,7 @@ std::string read_gzip(const std::string& path, int64_t max_bytes) {
   std::string content, block(static_cast<size_t>(std::clamp<int64_t>(size, 1, kBlock)), '\0');
   std::string out(static_cast<size_t>(kBlock), '\0');
   Inflater inflater;
-  bool ended = false;                      // the last byte closed a member
+  bool ended = false;                      // true if the last consumed byte ended a member
   for (int64_t at = 0; at < size;) {
     const int64_t count = std::min<int64_t>(size - at, static_cast<int64_t>(block.size()));
     read_at(file, at, block.data(), count, path);

@@ -1,4 +1,4 @@
-// Owners for HDF5 identifiers: the errors.
+// Owners for HDF5 identifiers: error handling.
 #include "io/hdf5_handle.h"
 
 #include "blipft/error.h"
@@ -7,8 +7,8 @@ namespace blipft::io {
 
 std::mutex& hdf5_mutex() {
   static std::mutex mutex;
-  // HDF5's exit handler closes a file again whose closing has failed, and crashes (seen with 1.10.8 on a full disk).
-  // All files are closed by their owners, so that nothing is lost without it.
+  // HDF5's exit handler is disabled. It would close a file again whose closing has failed, and crash (seen with 1.10.8
+  // on a full disk). Nothing is lost without the handler because every file is closed by its owner.
   static const bool prepared = (H5dont_atexit(), H5open() >= 0);
   BLIPFT_CHECK(prepared, "the HDF5 library does not start");
   return mutex;
@@ -18,7 +18,7 @@ std::string hdf5_error_text() {
   std::string text;
   const H5E_walk2_t take = [](unsigned depth, const H5E_error2_t* error, void* out) -> herr_t {
     auto& joined = *static_cast<std::string*>(out);
-    // The deepest entry is the cause; two entries above it say what was being done.
+    // The deepest entry is the cause; the two entries above it describe the operation that failed.
     if (depth < 3 && error->desc) joined += concat(joined.empty() ? "" : "; ", error->desc);
     return 0;
   };

@@ -1,4 +1,4 @@
-// Owners for HDF5 identifiers, and errors with HDF5's own text.
+// Owners for HDF5 identifiers, and errors with HDF5's own messages.
 #pragma once
 
 #include <hdf5.h>
@@ -9,7 +9,7 @@
 
 namespace blipft::io {
 
-/// Owns one HDF5 identifier; `close` is the call that gives it back (H5Dclose, ...). The destructor never throws.
+/// Owns one HDF5 identifier; `close` is the function that releases it (H5Dclose, ...). The destructor never throws.
 class Hdf5Handle {
  public:
   using Close = herr_t (*)(hid_t);
@@ -23,12 +23,12 @@ class Hdf5Handle {
   }
   ~Hdf5Handle() { reset(); }
   hid_t get() const { return id_; }
-  /// Closes now; what HDF5 answers (negative: failed).
+  /// Closes the identifier now. Returns HDF5's status (negative: failed).
   herr_t reset() {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
     return id >= 0 && close_ ? close_(id) : 0;
   }
-  /// Gives the identifier up without closing it.
+  /// Drops the identifier without closing it.
   void abandon() { id_ = H5I_INVALID_HID; }
 
  private:
@@ -36,14 +36,14 @@ class Hdf5Handle {
   Close close_ = nullptr;
 };
 
-/// Distributed HDF5 libraries need not be thread-safe: whoever calls HDF5 holds this lock. The first call also sets
-/// HDF5 up for this program, so it comes before any other use of HDF5.
+/// The lock that every HDF5 call must hold, because packaged HDF5 libraries need not be thread-safe. The first call of
+/// this function also configures HDF5 for this program, so call it before any other use of HDF5.
 std::mutex& hdf5_mutex();
-/// The innermost messages of HDF5's error stack, or "no reason given".
+/// Returns the innermost messages of HDF5's error stack, or "no reason given".
 std::string hdf5_error_text();
-/// Takes the answer of an HDF5 call that returns an identifier; UserError "path: action: reason" when it failed.
+/// Wraps the identifier that an HDF5 call returned. Throws UserError "path: action: reason" if the call failed.
 Hdf5Handle own(hid_t id, Hdf5Handle::Close close, const std::string& path, const char* action);
-/// The same for calls that only succeed or fail.
+/// Checks the status of an HDF5 call that returns no identifier. Throws UserError as own() does.
 void check(herr_t status, const std::string& path, const char* action);
 
 }  // namespace blipft::io

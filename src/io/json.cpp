@@ -11,13 +11,14 @@ namespace blipft::io {
 
 namespace {
 
-/// An object with an order looks through its keys for every key it takes: a second or two for all objects of a text, at most.
+/// ordered_json compares every new key with all earlier keys of its object. This limit keeps the comparisons for one
+/// text below one or two seconds.
 constexpr int64_t kMostComparisons = 200'000'000;
 
-/// Refuses nesting that is too deep and, where objects are to be `ordered`, objects of too many keys. Up to the first mistake
-/// in the text this sees what the parser sees: brackets and colons outside of strings.
+/// Refuses nesting that is too deep and, for `ordered` objects, too many keys. Like the parser, this scan looks only at
+/// brackets and colons outside of strings; both agree up to the first syntax error in the text.
 void check_shape(std::string_view text, const std::string& place, bool ordered) {
-  std::vector<int64_t> keys;               // of each list or object that is open, so far
+  std::vector<int64_t> keys;               // number of keys so far, for each open list or object
   int64_t comparisons = 0;
   for (size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
@@ -45,7 +46,7 @@ Json parse_json(std::string_view text, const std::string& place, const typename 
   try {
     return Json::parse(text, watch);
   } catch (const typename Json::exception& error) {
-    // The library quotes the last token, which may be a string without end.
+    // The library's message quotes the last token, which may be an unterminated string of any length.
     const auto* mistake = dynamic_cast<const typename Json::parse_error*>(&error);
     const size_t at = mistake && mistake->byte > 0 ? std::min(mistake->byte - 1, text.size()) : text.size();
     const bool is_python = text.substr(at).starts_with("NaN") || text.substr(at).starts_with("Infinity");

@@ -1,7 +1,7 @@
-// JSON from files that may be broken: the one way in which this program parses JSON.
+// JSON from files that may be broken: all JSON of this program is parsed here.
 //
-// nlohmann's parser takes any depth, but copies, comparisons, output and (in some versions) destruction recurse: deep
-// nesting would end the program. So depth is limited here, for everybody.
+// nlohmann's parser accepts any depth, but copies, comparisons, output and (in some versions) destruction are
+// recursive: deep nesting would crash the program. Therefore depth is limited here for all callers.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@
 
 namespace blipft::io {
 
-/// Lists and objects inside of each other; real files have less than ten.
+/// Maximum nesting depth of lists and objects; real files have less than ten levels.
 constexpr int64_t most_json_depth = 200;
-/// Of a JSON file that is read as a whole, where nothing else is said.
+/// Default size limit of a JSON file that is read as a whole.
 constexpr int64_t most_json_bytes = int64_t{64} << 20;
 
-/// `text` as JSON. Throws UserError that names `place` (file, or file and line) and what is wrong.
-/// Json: nlohmann::json or nlohmann::ordered_json. `watch`: see nlohmann's parser callbacks; null: none.
+/// Parses `text` as JSON. Throws UserError that names `place` (file, or file and line) and the mistake.
+/// Json: nlohmann::json or nlohmann::ordered_json. `watch`: see nlohmann's parser callbacks; null: no callback.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, const std::string& place,
                 const typename Json::parser_callback_t& watch = nullptr);
-/// The content of a file as JSON.
+/// Reads a file and parses its content as JSON.
 template <class Json = nlohmann::json>
 Json read_json_file(const std::string& file, int64_t most_bytes = most_json_bytes);
 
-/// A value as a message quotes it: cut to about a line.
+/// Returns a value for quoting in a message, cut to about a line.
 std::string brief(const nlohmann::json& value, size_t most = 80);
 std::string brief(const nlohmann::ordered_json& value, size_t most = 80);
 

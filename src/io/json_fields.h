@@ -12,10 +12,10 @@
 
 namespace blipft {
 
-/// The largest sizes that a config.json may ask for: far above any model's, and so small that no product of them
-/// overflows and no list of layers fills the memory.
+/// Upper limits for the sizes in a config.json. They are far above the sizes of any model, and small enough that no
+/// product of them overflows and no list of layers exhausts the memory.
 constexpr int64_t kMostLayers = 1024;
-constexpr int64_t kMostWidth = int64_t{1} << 20;           // of rows: hidden sizes, heads, queries, pictures' sides
+constexpr int64_t kMostWidth = int64_t{1} << 20;           // width of rows: hidden sizes, heads, queries, picture sides
 constexpr int64_t kMostRows = int64_t{1} << 27;            // vocabulary, positions
 
 class JsonFields {
@@ -26,15 +26,15 @@ class JsonFields {
                       io::brief(object_), ", expected an object");
   }
 
-  /// The value of `key`, or `fallback` where it is absent or null. Integers must be whole numbers that fit, floats
-  /// finite ones.
+  /// Returns the value of `key`, or `fallback` if the key is absent or null. Integers must be whole numbers that fit
+  /// into T; floats must be finite.
   template <class T>
   T get(const std::string& key, T fallback) const {
     const auto found = object_.find(key);
     if (found == object_.end() || found->is_null()) return fallback;
     try {
       if (is_a<T>(*found)) return found->get<T>();
-    } catch (const nlohmann::json::exception&) {           // a list with something else in it
+    } catch (const nlohmann::json::exception&) {           // a list with an element of another type
     }
     throw UserError(concat(file_, ": ", prefix_, key, ": found ", io::brief(*found), ", expected ",
                            std::is_same_v<T, bool>           ? "true or false"
@@ -44,7 +44,7 @@ class JsonFields {
                            : std::is_same_v<T, std::vector<std::string>> ? "a list of texts"
                                                                          : "a list of numbers"));
   }
-  /// A whole number from 1 to `most`.
+  /// Returns a whole number from 1 to `most`.
   int64_t positive(const std::string& key, int64_t fallback, int64_t most = kMostWidth) const {
     const int64_t value = get<int64_t>(key, fallback);
     BLIPFT_USER_CHECK(value > 0 && value <= most, file_, ": ", prefix_, key, ": found ", value,
@@ -53,21 +53,21 @@ class JsonFields {
   }
   int64_t layers(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMostLayers); }
   int64_t rows(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMostRows); }
-  /// What is added below a square root: above 0, and no more than 1.
+  /// Returns an epsilon that is added below a square root: greater than 0, at most 1.
   float epsilon(const std::string& key, float fallback) const {
     const auto value = get<float>(key, fallback);
     BLIPFT_USER_CHECK(value > 0 && value <= 1, file_, ": ", prefix_, key, ": found ", quote(key),
                       ", expected a number > 0 and <= 1");
     return value;
   }
-  /// A probability of dropout.
+  /// Returns a dropout probability.
   float probability(const std::string& key, float fallback) const {
     const auto value = get<float>(key, fallback);
     BLIPFT_USER_CHECK(value >= 0 && value < 1, file_, ": ", prefix_, key, ": found ", value,
                       ", expected a number >= 0 and < 1");
     return value;
   }
-  /// The standard deviation of first weights.
+  /// Returns the standard deviation for the initialization of weights.
   float deviation(const std::string& key, float fallback) const {
     const auto value = get<float>(key, fallback);
     BLIPFT_USER_CHECK(value >= 0 && value <= 100, file_, ": ", prefix_, key, ": found ", value,
@@ -88,10 +88,10 @@ class JsonFields {
     return JsonFields(absent ? kEmpty : *found, file_, prefix_ + key + ".");
   }
   bool has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
-  /// Whether the file says null, where an absent key would mean a default.
+  /// Returns true if the file contains an explicit null, for keys whose absence means a default.
   bool is_null(const std::string& key) const { return object_.contains(key) && object_[key].is_null(); }
   bool empty() const { return object_.empty(); }
-  /// The value of a key that is there, for messages.
+  /// Returns the value of an existing key as text for messages.
   std::string quote(const std::string& key) const { return io::brief(object_.at(key)); }
   const std::string& file() const { return file_; }
   const std::string& prefix() const { return prefix_; }

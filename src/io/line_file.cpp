@@ -1,4 +1,4 @@
-// Lines on their way to the disk; see line_file.h.
+// Writes lines to the disk in a background thread; see line_file.h.
 #include "io/line_file.h"
 
 #include <fcntl.h>
@@ -18,12 +18,13 @@ namespace blipft::io {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kMostWaiting = size_t{16} << 20;  // bytes; more are lost: the disk hangs
-constexpr std::chrono::seconds kSyncEvery{5};      // a network file system shows lines to other machines then at the latest
+constexpr size_t kMostWaiting = size_t{16} << 20;  // bytes; lines beyond are lost: the disk hangs
+// A network file system shows lines to other machines after this time at the latest.
+constexpr std::chrono::seconds kSyncEvery{5};
 constexpr std::chrono::seconds kCloseTime{3};
 constexpr int64_t kPiece = int64_t{1} << 16;
 
-// Where the last whole line ends.
+// Returns the offset of the end of the last complete line.
 int64_t end_of_lines(const FileDescriptor& file, const std::string& path) {
   std::string piece;
   for (int64_t end = file_size(file, path); end > 0;) {
@@ -42,14 +43,14 @@ struct LineFile::State {
   FileDescriptor file;
   std::string path;
   LostText lost_text;
-  int64_t end = 0;                         // bytes of whole lines; the thread's alone, as is lost_before
-  int64_t lost_before = 0;                 // lines, since the last that was written
+  int64_t end = 0;                         // bytes of complete lines; only the thread uses end and lost_before
+  int64_t lost_before = 0;                 // lines lost since the last line that was written
 
-  mutable std::mutex mutex;                // guards what follows; never held during a call that may wait for the disk
+  mutable std::mutex mutex;                // guards all members below; never held while waiting for the disk
   std::condition_variable changed;
   std::deque<std::string> waiting;
   size_t waiting_bytes = 0;
-  int64_t dropped = 0;                     // lines that did not even wait
+  int64_t dropped = 0;                     // lines that were lost because the queue was full
   bool writing = false, closing = false;
   std::string failure;
 
@@ -65,7 +66,7 @@ void LineFile::State::fail() {
   if (failure.empty()) failure = concat(path, ": ", why);
 }
 
-// All of `text` or nothing of it, so that a line that does not fit leaves no half of itself.
+// Writes all of `text` or none of it, so that a line that does not fit leaves no partial line.
 bool LineFile::State::write(const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
@@ -79,7 +80,7 @@ bool LineFile::State::write(const std::string& text) {
     return true;
   }
   fail();
-  // Where even that cannot be done, the next line is written over the rest.
+  // If truncation fails as well, the next line overwrites the partial text.
   [[maybe_unused]] const int cut = done > 0 ? ::ftruncate(file.get(), end) : 0;
   return false;
 }
@@ -107,7 +108,8 @@ void LineFile::State::run() {
     for (const std::string& line : lines) write_line(line);
     unsynced = unsynced || !lines.empty();
     if (unsynced && Clock::now() >= synced + kSyncEvery) {
-      if (::fdatasync(file.get()) != 0 && errno != EINVAL && errno != EROFS) fail();  // a network file system tells late
+      if (::fdatasync(file.get()) != 0 && errno != EINVAL && errno != EROFS) fail();  // network file systems report
+                                                                                      // write errors late
       synced = Clock::now(), unsynced = false;
     }
     lock.lock();

@@ -1,8 +1,8 @@
-// LineFile: a text file that grows line by line beside other work.
+// LineFile: a text file to which a background thread appends lines.
 //
-// Adding a line never waits for the disk: a thread of its own writes it, at once, so that it outlives the process from
-// then on. A disk that is full or hangs costs lines, never the work: lost ones are counted, and told in the file once it
-// takes lines again.
+// Adding a line never waits for the disk. The thread writes the line at once; from then on the line survives a crash of
+// the process. If the disk is full or hangs, lines are lost, but the caller never waits. Lost lines are counted, and a
+// line in the file reports their number once the disk accepts lines again.
 #pragma once
 
 #include <chrono>
@@ -16,27 +16,27 @@ namespace blipft::io {
 
 class LineFile {
  public:
-  /// What stands in the file in place of lines that were lost; without a line's end.
+  /// Returns the text that is written instead of `lost` lines, without a line end.
   using LostText = std::function<std::string(int64_t lost)>;
-  /// Goes on behind the last whole line of `file`, which is open for reading and writing; what lies behind that is cut
-  /// off. Nobody else writes to it. Throws UserError.
+  /// Appends after the last complete line of `file`, which must be open for reading and writing. A partial line at the
+  /// end is cut off. No other process may write to the file. Throws UserError.
   LineFile(FileDescriptor file, const std::string& path, LostText lost_text);
-  /// Waits for lines that are not written yet, some seconds at most.
+  /// Waits a few seconds at most for lines that are not written yet.
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
-  /// `line` has no line's end. Thread-safe.
+  /// `line` must not contain a line end. Thread-safe.
   void add(std::string line);
-  /// Waits until every line so far is written or lost; false: it took longer than `most`.
+  /// Waits until every line added so far is written or lost. Returns false if this took longer than `most`.
   bool settle(std::chrono::milliseconds most);
-  /// Why the first lost line was lost: "FILE: No space left on device"; "": none was.
+  /// Returns the reason why the first lost line was lost ("FILE: No space left on device"), or "" if no line was lost.
   std::string failure() const;
   const std::string& path() const;
 
  private:
   struct State;
-  std::shared_ptr<State> state_;           // its thread's too, which may outlive this on a disk that hangs
+  std::shared_ptr<State> state_;           // shared with the thread, which may outlive this object if the disk hangs
 };
 
 }  // namespace blipft::io

@@ -32,7 +32,7 @@ std::optional<Marker> parse(const std::string& text) {
     if (!json.is_object() || json.value("made_by", "") != kCreator) return std::nullopt;
     return Marker{json.value("what", ""), json.value("run_id", ""), json.value("step", int64_t{-1}),
                   json.value("files", std::vector<std::string>{})};
-  } catch (const std::exception&) {        // somebody else's, or damaged: it proves nothing
+  } catch (const std::exception&) {        // the file belongs to another program or is damaged: it proves nothing
     return std::nullopt;
   }
 }

@@ -1,4 +1,4 @@
-// Checkpoints of a folder and their removal; see named_checkpoints.h.
+// The checkpoints of a folder, and their removal; see named_checkpoints.h.
 #include "io/named_checkpoints.h"
 
 #include <fcntl.h>
@@ -49,13 +49,14 @@ std::string without_spaces(const std::string& text) {
   return out;
 }
 
-// Whether the text begins as an index of this program does.
+// Returns true if the text begins like an index that this program wrote.
 bool begins_as_index(const std::string& text) {
   return without_spaces(text.substr(0, 200)).starts_with(R"({"format":"blipftcheckpoint",)");
 }
 
-// Why a folder is no checkpoint of this program that is whole; "": it is. The index is complete, and all files are there
-// that it names: of a copy under way one or the other is not.
+// Returns the reason why a folder is not a complete checkpoint of this program, or "" if it is one. In a complete
+// checkpoint the index is not truncated, and all files that it names exist. An unfinished copy fails one of both
+// conditions.
 std::string not_whole(const FileDescriptor& folder, const std::string& index) {
   if (!begins_as_index(index)) return "its checkpoint.json is not blipft's";
   const size_t end = index.find_last_not_of(" \n\r\t");
@@ -73,7 +74,7 @@ std::string not_whole(const FileDescriptor& folder, const std::string& index) {
   return "";
 }
 
-// Step and end of a name that the program gives, and no other spelling of it.
+// Parses step and suffix of a checkpoint's name. Accepts only the exact spelling that this program writes.
 bool parse(const std::string& name, NamedCheckpoint& found) {
   using End = NamedCheckpoint::End;
   std::string stem = name;
@@ -150,7 +151,7 @@ std::string remove_checkpoint(const std::string& folder, const NamedCheckpoint& 
   const FileDescriptor parent = opened(folder);
   if (!named_checkpoint(folder, checkpoint.name).own) return folder + "/" + checkpoint.name;
   const std::string aside = checkpoint_name(checkpoint.step) + kAside;
-  // With something else in it, it keeps its name; where the other name is taken, too.
+  // A folder with foreign files keeps its name. It also keeps its name if something else has the .aside name.
   if (checkpoint.end != NamedCheckpoint::End::none || !checkpoint.foreign.empty())
     return remove(parent, folder, checkpoint.name);
   if (is_taken(parent, aside) && named_checkpoint(folder, aside).own) remove(parent, folder, aside);

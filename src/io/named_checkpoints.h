@@ -1,4 +1,4 @@
-// What has the name of a checkpoint in a folder, and which of it this program has made.
+// Entries of a folder that are named like checkpoints, and which of them this program has made.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,32 @@
 
 namespace blipft::io {
 
-/// Something with the name of a checkpoint: step-NNNNNNNN, also with .partial or .aside behind it.
+/// An entry with a checkpoint's name: step-NNNNNNNN, optionally with the suffix .partial or .aside.
 struct NamedCheckpoint {
   enum class End { none, partial, aside } end = End::none;
   std::string name;
   int64_t step = 0;
-  bool own = false;                        ///< this program has made it, and it is as whole as its name says
-  bool claims = false;                     ///< not own, but may be one of this program's that was damaged
-  std::string why;                         ///< not own: what it is
-  std::string run_id;                      ///< own: of the run that made it; "": an earlier version did not say
-  std::string foreign;                     ///< own: what else lies in it, the first name; "": nothing
-  int64_t bytes = 0;                       ///< own: what its removal frees
+  bool own = false;                        ///< true if this program has made it and its name matches its state
+  bool claims = false;                     ///< not own, but possibly a damaged checkpoint of this program
+  std::string why;                         ///< if not own: description of the entry
+  std::string run_id;                      ///< if own: id of the run that made it; "": written by an earlier version
+  std::string foreign;                     ///< if own: name of the first foreign entry in it; "": none
+  int64_t bytes = 0;                       ///< if own: bytes that its removal frees
   bool is_whole() const { return own && end == End::none; }
 };
 
-/// All of `folder`, which may be a link, by step and name; none where it cannot be looked at.
+/// Returns all entries of `folder` with a checkpoint's name, sorted by step and name. `folder` may be a link. Returns
+/// none if the folder cannot be read.
 std::vector<NamedCheckpoint> named_checkpoints(const std::string& folder);
-/// The same of one name.
+/// Returns the description of the entry `name` of `folder`.
 NamedCheckpoint named_checkpoint(const std::string& folder, const std::string& name);
 
-/// Removes an own one: a whole one gets another name first, so that it is never seen half removed. Returns what had to
-/// stay, a path; "": nothing. Throws UserError.
+/// Removes a checkpoint of this program. A complete one is renamed first, so that it is never visible half removed.
+/// Returns the path of an entry that had to stay, or "" if all is removed. Throws UserError.
 std::string remove_checkpoint(const std::string& folder, const NamedCheckpoint& checkpoint);
 
-/// Gives the own `step`.partial in `folder` the name without an end; an own one of that name goes. Throws UserError.
+/// Renames the own folder of `step` with the suffix .partial to the name without suffix. Replaces an own checkpoint of
+/// that name. Throws UserError.
 void publish_checkpoint(const std::string& folder, int64_t step);
 
 std::string partial_name(int64_t step);

@@ -29,7 +29,7 @@ std::vector<FolderEntry> entries_of(const FileDescriptor& folder) {
     FolderEntry entry{item->d_name, false, 0};
     if (entry.name == "." || entry.name == "..") continue;
     struct stat status{};
-    if (::fstatat(folder.get(), item->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone meanwhile
+    if (::fstatat(folder.get(), item->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) continue;  // removed in the meantime
     entry.is_file = S_ISREG(status.st_mode);
     if (entry.is_file) entry.bytes = int64_t{status.st_blocks} * 512;
     entries.push_back(std::move(entry));
@@ -40,7 +40,7 @@ std::vector<FolderEntry> entries_of(const FileDescriptor& folder) {
 
 namespace {
 
-// Removes a file by its name of an entry; false where that cannot be.
+// Removes a file by its name as files_of() returns it. Returns false on failure.
 bool remove_file(const FileDescriptor& folder, const std::string& name) {
   const size_t slash = name.find('/');
   if (slash == std::string::npos) return ::unlinkat(folder.get(), name.c_str(), 0) == 0 || errno == ENOENT;
@@ -64,7 +64,7 @@ std::vector<FolderEntry> files_of(const FileDescriptor& folder) {
 
 // Returns true for the name of a marker, and of one that was being written.
 bool is_marker_name(const std::string& name) {
-  const std::string begun = std::string(kMarkerName) + ".";  // and the run's id
+  const std::string begun = std::string(kMarkerName) + ".";  // followed by the run's id
   constexpr size_t kDigits = 32;
   return name == kMarkerName ||
          (name.starts_with(begun) && name.size() == begun.size() + kDigits &&

@@ -1,8 +1,8 @@
-// OwnFolder: the removal and the replacement of folders that this program has made, proven by what is in them.
+// OwnFolder: removes and replaces folders that this program has made, as proven by their content.
 //
-// A name proves nothing: other programs have models and step-N folders too. What is removed is removed file by file, by
-// the exact names that the program gives, under a descriptor of the folder and through no link; whatever else lies beside
-// it stays, and so does the folder around it.
+// A name proves nothing: other programs write models and step-N folders too. Removal works file by file, by the exact
+// names that this program writes, through an open descriptor of the folder, and never through a link. Any other entry
+// stays, and so does the folder that contains it.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@
 
 namespace blipft::io {
 
-/// Of a name in a folder, or in a folder of it: whether the program writes a file of this name there.
+/// Returns true if this program writes a file of this name. The name is relative to the folder: "file" or
+/// "folder/file".
 using IsOwnName = std::function<bool(const std::string&)>;
 
-/// Something in an open folder, sorted by name; "." and ".." are left out.
+/// An entry of an open folder.
 struct FolderEntry {
   std::string name;
-  bool is_file = false;                    ///< a regular file: no link, pipe, socket, device, folder
-  int64_t bytes = 0;                       ///< on the disk, of a file
+  bool is_file = false;                    ///< a regular file: not a link, pipe, socket, device or folder
+  int64_t bytes = 0;                       ///< bytes on the disk, for a file
 };
 std::vector<FolderEntry> entries_of(const FileDescriptor& folder);
 bool is_taken(const FileDescriptor& folder, const std::string& name);
@@ -45,8 +46,9 @@ struct InspectedFolder {
 };
 InspectedFolder inspect(const FileDescriptor& parent, const std::string& name);
 
-/// Removes the folder `name` of `parent` with its own files, the marker last. Returns what is left there, "": nothing.
-/// Throws UserError that names `path`, which is told alone, where a file cannot be removed.
+/// Removes the own files of the folder `name` in `parent`, the marker last, and then the folder. Returns the name of
+/// the first entry that had to stay, or "". Throws UserError if a file cannot be removed; `path` is used only in its
+/// message.
 std::string remove_own_folder(const FileDescriptor& parent, const std::string& name, const IsOwnName& is_own,
                               const std::string& path);
 

@@ -11,7 +11,7 @@ std::string absolute_path(const std::string& path) {
   if (path.empty()) return path;
   std::error_code error;
   const fs::path whole = fs::absolute(path, error);
-  if (error) return path;                    // the working directory is gone
+  if (error) return path;                    // the working directory no longer exists
   fs::path out;
   for (const fs::path& part : whole) {
     if (part.empty() || part == ".") continue;

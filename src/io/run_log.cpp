@@ -1,4 +1,4 @@
-// Copying what is printed; see run_log.h.
+// Copies printed lines to the log; see run_log.h.
 #include "io/run_log.h"
 
 #include <unistd.h>
@@ -17,8 +17,8 @@ namespace blipft {
 
 namespace {
 
-constexpr double kRepeatedEvery = 2;       // seconds between the lines of a progress that is printed over itself
-constexpr size_t kMostKept = size_t{1} << 20;  // bytes of lines that wait for the file
+constexpr double kRepeatedEvery = 2;       // seconds between logged lines of a progress display that overwrites itself
+constexpr size_t kMostKept = size_t{1} << 20;  // bytes of lines that wait until the log file is known
 constexpr std::chrono::milliseconds kErrorTime{300}, kEndTime{1000};
 
 double seconds_now() {
@@ -39,14 +39,14 @@ std::string time_text() {
   return text;
 }
 
-// Never destroyed: the last line is printed after everything else has ended.
+// Never destroyed, because the last line is printed after all other objects are destroyed.
 struct RunLog {
-  std::mutex mutex;                        // guards what follows
+  std::mutex mutex;                        // guards all members below
   std::deque<std::string> kept;
   size_t kept_bytes = 0;
-  bool copies = true;                      // false: this rank's lines go into no log
+  bool copies = true;                      // false: the lines of this rank are not logged
   std::shared_ptr<io::LineFile> file;
-  io::ConsoleQueue console;                // so that training never waits for a reader of its output
+  io::ConsoleQueue console;                // training never waits for a reader of its output
   PrintedLines out{kRepeatedEvery, [this](const std::string& line) { take(line); }};
   PrintedLines error{kRepeatedEvery, [this](const std::string& line) { take(line); }};
 
@@ -72,7 +72,7 @@ ssize_t write_out(void*, const char* data, size_t bytes) {
   return static_cast<ssize_t>(bytes);
 }
 
-// The process may end right behind it, by MPI's hand.
+// Waits for the writers, because MPI may end the process directly after an error message.
 ssize_t write_error(void*, const char* data, size_t bytes) {
   the_log->console.add(STDERR_FILENO, {data, bytes});
   {
@@ -90,11 +90,11 @@ void end_log() {
   if (const auto file = the_log->file_now()) file->settle(kEndTime);
 }
 
-// glibc lets a program set stdout and stderr. The streams before stay open, for whoever has them.
+// glibc allows assigning stdout and stderr. The old streams stay open for code that still uses them.
 void replace(FILE*& stream, cookie_write_function_t* write, int mode) {
   std::fflush(stream);
   FILE* copied = ::fopencookie(nullptr, "w", {nullptr, write, nullptr, nullptr});
-  if (!copied) return;                     // then nothing is copied
+  if (!copied) return;                     // without a log if the stream cannot be created
   std::setvbuf(copied, nullptr, mode, BUFSIZ);
   stream = copied;
 }

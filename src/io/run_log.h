@@ -1,7 +1,7 @@
-// RunLog: what rank 0 prints goes into a file too, each line with its time.
+// RunLog: copies everything that rank 0 prints to a file, each line with its time.
 //
-// All of the process' standard output and standard error that goes through stdio is copied, whoever printed it: the header,
-// progress, warnings, and the error that ends the run. What is printed before there is a file waits for it.
+// All of the process' standard output and standard error that passes through stdio is copied: the header, progress,
+// warnings, and the error that ends the run. Lines that are printed before the log file is known wait in memory.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,22 @@
 
 namespace blipft {
 
-/// From here to the end of the process stdout and stderr are copied, and written by a thread (io::ConsoleQueue): a reader that
-/// takes nothing costs lines of what is printed, not of the log, and never time. Called once. `copies`: false on a rank whose
-/// lines go into no log.
+/// Starts copying stdout and stderr, until the end of the process. Both are written by a background thread
+/// (io::ConsoleQueue): if a reader accepts no output, printed lines may be lost on the console, but not in the log, and
+/// the program does not wait. Call this once. `copies` is false on a rank whose lines are not logged.
 void start_run_log(bool copies);
-/// The file that takes what was copied so far and what follows. `heading` comes first, as a line without a time.
+/// Sets the log file. It receives `heading` as a line without a time, then all lines copied before and from now on.
 void set_run_log(std::unique_ptr<io::LineFile> file, const std::string& heading);
-/// Why a line of the log was lost; "": none was, or there is no log.
+/// Returns the reason why a line of the log was lost, or "" if no line was lost or there is no log.
 std::string run_log_failure();
 
-/// Lines of what a program prints, for a log. On a terminal a line is printed again and again over itself; of these the
-/// log takes one every `seconds`, and the last.
+/// Collects printed text into lines for a log. A progress line on a terminal is overwritten many times; the log takes
+/// one of these lines every `seconds`, and the last.
 class PrintedLines {
  public:
   using Take = std::function<void(const std::string& line)>;
   PrintedLines(double seconds, Take take) : seconds_(seconds), take_(std::move(take)) {}
-  /// What was printed at a time in seconds.
+  /// Adds text that was printed at `time`, in seconds.
   void add(std::string_view text, double time);
 
  private:
@@ -34,7 +34,7 @@ class PrintedLines {
   double seconds_;
   Take take_;
   std::string line_;
-  double told_ = -1e300;                   // when a line that was printed over was taken
+  double told_ = -1e300;                   // time at which an overwritten line was last logged
 };
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// The header of a safetensors file: reading with every check that the format demands, and writing.
+// The header of a safetensors file: reading with all checks that the format requires, and writing.
 #include "io/safetensors_header.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ int64_t parse_size(const json& value, const std::string& what, const char* where
   return static_cast<int64_t>(value.get<uint64_t>());
 }
 
-/// Offsets come back relative to the data, as stored.
+/// Returns the tensor with offsets relative to the start of the data, as stored.
 StoredTensor parse_tensor(const json& info, const std::string& path, const std::string& what) {
   BLIPFT_USER_CHECK(info.is_object(), what, ": the header holds ", info.type_name(), ", expected an object");
   StoredTensor tensor;
@@ -69,7 +69,7 @@ StoredTensor parse_tensor(const json& info, const std::string& path, const std::
   return tensor;
 }
 
-/// Tensors must fill the data from 0 to its end, each byte once.
+/// Checks that the tensors cover the data from 0 to its end without gaps or overlaps.
 void check_layout(const std::map<std::string, StoredTensor>& tensors, int64_t data_bytes, const std::string& path) {
   std::vector<std::pair<const std::string*, const StoredTensor*>> order;
   for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
@@ -158,7 +158,7 @@ std::string make_safetensors_header(const std::vector<HeaderEntry>& entries) {
 }
 
 int64_t checked_numel(const std::vector<int64_t>& shape, const std::string& what) {
-  // A size of 0 makes the product 0, whatever the others are.
+  // A size of 0 makes the product 0, whatever the other sizes are.
   int64_t numel = 1;
   for (int64_t size : shape) {
     BLIPFT_USER_CHECK(size >= 0, what, ": shape ", shape_text(shape), " has a negative size");

@@ -1,5 +1,5 @@
-// The header of a safetensors file: 8 bytes of little-endian length, then JSON that says for every tensor its dtype,
-// shape and place, then the tensors' bytes without holes.
+// The header of a safetensors file. The file starts with a little-endian length of 8 bytes. Then comes JSON with the
+// dtype, shape and offsets of every tensor, then the bytes of all tensors without holes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace blipft::io {
 
-/// A file whose header says more than this is broken (the format's own limit).
+/// Maximum size of a header, from the format's definition; a file with a larger one is broken.
 constexpr int64_t max_header_bytes = 100'000'000;
 
 /// Reads and checks the header of an open file. Throws UserError naming the file and the tensor.
@@ -25,12 +25,12 @@ struct HeaderEntry {
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;
 };
-/// The length field and the JSON, padded with spaces to a multiple of 8 bytes.
+/// Returns the length field and the JSON, padded with spaces to a multiple of 8 bytes.
 std::string make_safetensors_header(const std::vector<HeaderEntry>& entries);
 
-/// Product of the sizes; throws UserError when one is negative or the product does not fit into 63 bits.
+/// Returns the product of the sizes. Throws UserError if a size is negative or the product does not fit into 63 bits.
 int64_t checked_numel(const std::vector<int64_t>& shape, const std::string& what);
-/// `text` as a JSON string, quotes included; UserError when it is not UTF-8.
+/// Returns `text` as a JSON string, quotes included. Throws UserError if it is not UTF-8.
 std::string json_quoted(const std::string& text);
 std::string shape_text(const std::vector<int64_t>& shape);
 

@@ -1,4 +1,4 @@
-// The reader of a model directory's tensors: one safetensors file, or an index and its shards.
+// Reads the tensors of a model directory: one safetensors file, or an index and its shards.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -22,7 +22,7 @@ int64_t StoredTensor::numel() const { return io::checked_numel(shape, file); }
 struct SafetensorsReader::Files {
   struct Open {
     io::FileDescriptor file;
-    struct stat status {};                 // when it was opened
+    struct stat status {};                 // state of the file when it was opened
   };
   std::map<std::string, Open> by_path;
   const Open& at(const std::string& path) const { return by_path.at(path); }
@@ -36,7 +36,7 @@ struct stat status_of(const io::FileDescriptor& file, const std::string& path) {
   return status;
 }
 
-/// tensor name -> shard file name, from the index.
+/// Returns {tensor name: shard file name} from the index.
 std::map<std::string, std::string> read_weight_map(const std::string& index_path) {
   const json index = io::read_json_file(index_path);
   BLIPFT_USER_CHECK(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(), index_path,
@@ -47,7 +47,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& index_path
                       brief(name),
                       "', expected a file name");
     const std::string shard = value.get<std::string>();
-    // An index must not lead out of its own folder.
+    // An index must not refer to files outside its own folder.
     BLIPFT_USER_CHECK(!shard.empty() && shard.find('/') == std::string::npos && shard != "..", index_path,
                       ": weight_map gives the file '", brief(shard), "' for tensor '", brief(name),
                       "', expected a file name in the same folder");
@@ -86,14 +86,14 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory, const s
   const std::string index = (fs::path(model_directory) / index_name).string();
   const auto open_shard = [&](const std::string& path) {
     io::FileDescriptor file = io::open_for_reading(path);
-    // Weights are read from front to back: ask for long read-ahead.
+    // Weights are read from front to back, so request long read-ahead.
     ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
     auto tensors = io::read_safetensors_header(file, path);
     const struct stat status = status_of(file, path);
     files_->by_path.emplace(path, Files::Open{std::move(file), status});
     return tensors;
   };
-  // The single file goes first when both are there, as in transformers.
+  // If both exist, the single file has priority, as in transformers.
   std::error_code ignored;
   if (fs::exists(single, ignored)) {
     tensors_ = open_shard(single);
@@ -118,7 +118,7 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory, const s
                       " puts it there");
     tensors_[name] = found->second;
   }
-  // The index says which files belong to the model; tensors that it does not list are theirs all the same.
+  // The index defines which files belong to the model; tensors of these files that it does not list are read as well.
   for (const auto& [shard, tensors] : opened)
     for (const auto& [name, tensor] : tensors) {
       if (weight_map.count(name)) continue;
@@ -163,7 +163,8 @@ void SafetensorsReader::read_file(const std::string& path, int64_t offset, int64
   io::read_at(files_->at(path).file, offset, out, bytes, path);
 }
 
-// Nobody can set the time of a file's last change (st_ctim), and no copy keeps it.
+// The identity includes the time of the last status change (st_ctim), because programs cannot set it and copies do not
+// preserve it.
 std::string SafetensorsReader::identity(const std::string& path) const {
   const struct stat& status = files_->at(path).status;
   return concat(status.st_ino, " ", status.st_size, " ", status.st_mtim.tv_sec, ".", status.st_mtim.tv_nsec, " ",

@@ -21,16 +21,17 @@ namespace {
 
 constexpr const char *kPartial = ".partial", *kOld = ".old";
 
-// The folder around a model, and the model's name in it.
+// The folder that contains a model, and the model's name in it.
 struct Place {
   explicit Place(const std::string& directory)
       : path(fs::path(directory).parent_path().string()), name(fs::path(directory).filename().string()),
-        parent(::open(path.empty() ? "." : path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {}  // that may be entered
+        // O_PATH also opens a folder that may be entered but not read.
+        parent(::open(path.empty() ? "." : path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {}
   std::string path, name;
   FileDescriptor parent;
 };
 
-// A folder whose saving has not come to its end has no list of its files yet: tensors, and what describes them.
+// Returns true if a file of this name may belong to an unfinished saving, whose marker does not list its files yet.
 bool may_be_begun(const std::string& name) {
   for (const char* end : {".safetensors", ".json", ".txt", ".model", ".jinja"})
     if (name.ends_with(end)) return true;
@@ -151,7 +152,7 @@ void remove_saved(const std::string& directory) {
   remove(place, "", look(place, ""));
 }
 
-// Gives the whole directory.partial the next free name, since something else has the name `directory`.
+// Gives the complete directory.partial the next free name, because something else has the name `directory`.
 std::string place_beside(const Place& place, const std::string& directory, const std::string& why) {
   const std::string target = free_saved_name(directory), name = fs::path(target).filename().string();
   BLIPFT_USER_CHECK(::renameat2(place.parent.get(), (place.name + kPartial).c_str(), place.parent.get(), name.c_str(),

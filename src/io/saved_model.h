@@ -1,5 +1,5 @@
-// The folder of a saved model or adapter: whether this program has saved it, its replacement, and what a replacement that
-// was interrupted has left.
+// The folder of a saved model or adapter: checks that this program has saved it, replaces it, and repairs the state
+// after an interrupted replacement.
 #pragma once
 
 #include <cstdint>
@@ -11,46 +11,47 @@
 namespace blipft::io {
 
 struct SavedModel {
-  bool there = false;                      ///< something has the name, be it a link that leads nowhere
-  bool own = false;                        ///< this program has saved it, and nothing else lies in it
-  bool whole = false;                      ///< own: its saving came to its end, and all its files are there
-  std::string why;                         ///< not own: what it is
-  Marker marker;                           ///< own
-  int64_t bytes = 0;                       ///< own: what its removal frees
+  bool there = false;                      ///< true if the name exists, even as a dangling link
+  bool own = false;                        ///< true if this program has saved it and it contains nothing else
+  bool whole = false;                      ///< if own: true if its saving has finished and all its files exist
+  std::string why;                         ///< if not own: description of what exists
+  Marker marker;                           ///< only if own
+  int64_t bytes = 0;                       ///< if own: bytes that its removal frees
 };
 
-/// Of `directory`, which is no link.
+/// Returns the description of the folder `directory`, which must not be a link.
 SavedModel saved_model(const std::string& directory);
 
-/// Throws UserError unless a model may be saved as `directory`: nothing is there, an empty folder, or an own model. The
-/// same of directory.partial and directory.old, which saving needs.
+/// Throws UserError unless a model may be saved as `directory`: the name is free, an empty folder, or an own model. The
+/// names directory.partial and directory.old, which saving needs, are checked in the same way.
 void check_saving(const std::string& directory);
 
-/// Returns `directory`, or, if something that is not a model of this program occupies one of the names that saving needs, the
-/// first of directory-2, directory-3, ... that is free.
+/// Returns `directory`, unless one of the names that saving needs is used by something other than a model of this
+/// program. Then returns the first free name of directory-2, directory-3, ...
 std::string free_saved_name(const std::string& directory);
 
-/// Returns the names of the folders in `parent` that `name`, name-2, name-3, ... are taken by, sorted by their number.
+/// Returns the names of the entries `name`, name-2, name-3, ... that exist in `parent`, sorted by their number.
 std::vector<std::string> saved_names(const std::string& parent, const std::string& name);
 
-/// Returns the path of the saved model that the newest step made, of those in saved_names() that contain `file`. Folders
-/// without a marker come last. Empty if there is none.
+/// Returns the path of the saved model with the largest step, among the folders of saved_names() that contain `file`.
+/// Folders without a marker have the lowest priority. Returns "" if there is none.
 std::string newest_saved(const std::string& parent, const std::string& name, const std::string& file);
 
-/// Removes an own one; what is not own stays. Throws UserError.
+/// Removes a model of this program; anything else stays. Throws UserError.
 void remove_saved(const std::string& directory);
 
-/// Gives directory.partial, which is whole, the name `directory`; an own model that had it goes. At every moment one of the
-/// two has the name, or (on file systems without an exchange of names) restore_saved() finds both. Returns the name that the
-/// model got: if something that is not a model of this program has the name, that stays, and the model gets the next
-/// free_saved_name(). Throws UserError.
+/// Renames the complete directory.partial to `directory` and removes an own model that had this name. At every moment
+/// one of the two models has the name, or (on file systems without an exchange of names) restore_saved() finds both. If
+/// something other than a model of this program has the name, it stays, and the new model gets the next
+/// free_saved_name(). Returns the name that the new model got. Throws UserError.
 std::string replace_saved(const std::string& directory);
 
-/// After a replacement that was interrupted between two names: gives the whole new one its name, or the older one its name
-/// back, and removes an older one that was left over. Returns what was done, "" where nothing was to be. Throws UserError.
+/// Repairs an interrupted replacement: renames the complete new model to its final name, or gives the older model its
+/// name back, and removes an older model that was left over. Returns a description of what was done, or "" if nothing
+/// was necessary. Throws UserError.
 std::string restore_saved(const std::string& directory);
 
-/// "run 0123abcd..., 200 steps": for messages.
+/// Returns "run 0123abcd..., 200 steps" for messages.
 std::string origin_text(const Marker& marker);
 
 }  // namespace blipft::io

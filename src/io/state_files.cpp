@@ -21,10 +21,10 @@ namespace {
 constexpr const char* kFormat = "blipft checkpoint";
 constexpr int64_t kVersion = 2;
 constexpr const char* kDamaged = "; the checkpoint is damaged: remove it, and resume from another";
-constexpr int64_t kMostIndexBytes = int64_t{1} << 30;  // some millions of pieces
-constexpr int64_t kMostBytes = int64_t{1} << 50;  // of a file: beyond, the index is damaged
+constexpr int64_t kMostIndexBytes = int64_t{1} << 30;  // enough for some millions of pieces
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // maximum of a file; larger values mean that the index is damaged
 
-// The index's last line: the checksum of all the text before it.
+// Returns the last line of the index: the checksum of all the text before it.
 std::string checksum_line(std::string_view text) {
   return concat(",\n \"crc32c\": ", crc32c(text.data(), static_cast<int64_t>(text.size())), "\n}\n");
 }
@@ -34,7 +34,7 @@ bool has_its_checksum(std::string_view text) {
   return at != std::string_view::npos && text.substr(at) == checksum_line(text.substr(0, at));
 }
 
-// Before anything of an index is believed: a changed number or name would make another run of it.
+// Checks format and checksum before any content of an index is used: a changed number or name would alter the run.
 void check_index(const ordered_json& json, const std::string& text) {
   BLIPFT_USER_CHECK(json.is_object() && json.value("format", "") == kFormat, "is not the index of a checkpoint");
   const auto version = json.at("version").get<int64_t>();
@@ -71,10 +71,10 @@ DType dtype_of(const std::string& name) {
   throw UserError(concat("dtype \"", blipft::brief(name), "\" is not known"));
 }
 
-// Throws UserError, or nlohmann's errors, of what is not as it must be.
+// Throws UserError, or an exception of nlohmann, if the JSON does not have the expected form.
 StateFile from_json(const ordered_json& json) {
   StateFile file{json.at("name").get<std::string>(), json.at("bytes").get<int64_t>(), {}};
-  // No longer than a message quotes, and without control characters, so that messages can name the file as it is.
+  // The name must be short and without control characters, so that messages can quote it unchanged.
   const std::string shown = blipft::brief(file.name);
   BLIPFT_USER_CHECK(!file.name.empty() && file.name.find('/') == std::string::npos && file.name == shown, "\"", shown,
                     "\" is no name of a checkpoint's file");
@@ -126,7 +126,7 @@ int64_t checkpoint_step(const std::string& name) {
 }
 
 std::string lay_out(StateFile& file) {
-  // Larger elements first, so that every piece is aligned to its own.
+  // Pieces with larger elements come first, so that every piece is aligned to its element size.
   std::stable_sort(file.pieces.begin(), file.pieces.end(), [](const StatePiece& a, const StatePiece& b) {
     return dtype_size(a.dtype) > dtype_size(b.dtype);
   });
@@ -167,7 +167,7 @@ std::string index_text(const StateIndex& index) {
 }
 
 void check_whole(const StateIndex& index, int64_t bytes) {
-  std::map<std::string, std::map<int64_t, int64_t>> ranges;  // of each tensor: first element, count
+  std::map<std::string, std::map<int64_t, int64_t>> ranges;  // per tensor: {first element: count}
   int64_t found = 0;
   for (const StateFile& file : index.files)
     for (const StatePiece& piece : file.pieces) {

@@ -1,9 +1,9 @@
-// The files of a checkpoint: what they are called, what is where in them, and the index that tells of it.
+// The files of a checkpoint: their names, the layout of each file, and the index that describes them.
 //
-// A checkpoint is a folder step-00000100/. Each rank that holds something writes one safetensors file,
-// state-00000-of-00004.safetensors, with its pieces of tensors: "master/model.norm.weight" where the piece is the whole
-// tensor, "master/model.norm.weight[0:512]" where it is a range of its elements. checkpoint.json, written last, tells of
-// every piece, with checksums, and ends with its own. docs/checkpoints.md describes the format.
+// A checkpoint is a folder step-00000100/. Each rank that holds part of the state writes one safetensors file,
+// state-00000-of-00004.safetensors, with its pieces of tensors. A piece is named "master/model.norm.weight" if it is
+// the whole tensor, and "master/model.norm.weight[0:512]" if it is a range of elements. checkpoint.json is written
+// last. It lists every piece with checksums, and ends with its own checksum. docs/checkpoints.md describes the format.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace blipft::io {
 
-/// Elements of a piece are checked in segments of so many bytes, each with a checksum of its own.
+/// Bytes of a segment. A piece is divided into segments, each with its own checksum.
 constexpr int64_t kSegmentBytes = int64_t{32} << 20;
 
 /// The version of the layout in which models declare their parameters: names, shapes and the order of elements. Raise it
@@ -26,9 +26,9 @@ constexpr int64_t kParameterLayout = 1;
 struct StatePiece {
   std::string tensor;                      ///< "exp_avg/model.norm.weight"
   DType dtype = DType::f32;
-  std::vector<int64_t> shape;              ///< of the whole tensor
-  int64_t first = 0, count = 0;            ///< elements
-  int64_t offset = 0;                      ///< bytes, from the file's start
+  std::vector<int64_t> shape;              ///< shape of the whole tensor
+  int64_t first = 0, count = 0;            ///< element range of the piece
+  int64_t offset = 0;                      ///< in bytes, from the start of the file
   std::vector<uint32_t> checksums;         ///< CRC-32C of each segment
   int64_t bytes() const { return count * dtype_size(dtype); }
   int64_t segments() const { return (bytes() + kSegmentBytes - 1) / kSegmentBytes; }
@@ -41,31 +41,31 @@ struct StateFile {
 };
 
 struct StateIndex {
-  int64_t step = 0;                        ///< steps that were done
+  int64_t step = 0;                        ///< number of completed steps
   std::vector<std::pair<std::string, std::string>> config;  ///< every key and its value
-  std::map<std::string, std::string> run;  ///< what else is known of the run: "ranks", "strategy", ...
+  std::map<std::string, std::string> run;  ///< other facts about the run: "ranks", "strategy", ...
   std::vector<StateFile> files;
 };
 
 std::string state_file_name(int64_t rank, int64_t ranks);
 std::string checkpoint_name(int64_t step);
-/// The step of a checkpoint folder's name; -1: it is none.
+/// Returns the step of a checkpoint folder's name, or -1 if the name is not a checkpoint's.
 int64_t checkpoint_step(const std::string& name);
 
-/// Gives the pieces of `file` their places. Returns the safetensors header, which comes first.
+/// Sets the offsets of the pieces of `file`. Returns the safetensors header, which comes first in the file.
 std::string lay_out(StateFile& file);
 
-/// checkpoint.json, whose last line has the checksum of the text before it.
+/// Returns checkpoint.json, whose last line contains the checksum of the text before it.
 std::string index_text(const StateIndex& index);
-/// Closes a JSON object, `text` but for its bracket, with that line.
+/// Completes a JSON object: appends the checksum line and the closing bracket to `text`.
 std::string with_checksum(const std::string& text);
-/// The same for one file, to be sent to the rank that writes the index.
+/// Returns the description of one file, to be sent to the rank that writes the index.
 std::string file_text(const StateFile& file);
 StateFile parse_file(const std::string& text);
-/// Throws Error unless the pieces of all files are `bytes` together, and none overlaps another.
+/// Throws Error unless the pieces of all files have `bytes` bytes in total and no two pieces overlap.
 void check_whole(const StateIndex& index, int64_t bytes);
-/// The index of the checkpoint in `folder`, which is whole as far as file sizes tell. Throws UserError naming the file,
-/// what was found and expected.
+/// Reads the index of the checkpoint in `folder` and checks that all files have the expected size. Throws UserError
+/// naming the file, what was found and expected.
 StateIndex read_index(const std::string& folder);
 /// Writes `text` to `path` and waits until it is on the disk.
 void write_whole_file(const std::string& path, const std::string& text);
