@@ -12,13 +12,13 @@ namespace blipft {
 namespace {
 
 constexpr std::string_view vqa_punctuation = ";/[]\"{}()=+\\_-><@`,?!";
-// string.punctuation of Python.
+// Python's string.punctuation.
 constexpr std::string_view ascii_punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
-// The script hands re.UNICODE to re.sub() where the most replacements belong; its value is 32.
+// The script passes re.UNICODE to re.sub() as the maximum number of replacements; its value is 32.
 constexpr int64_t most_periods = 32;
 
-// Words in small letters, and what they become; with the oddity of the official script for "somebody'd".
+// {lowercase word: replacement}, including the official script's odd entry for "somebody'd".
 const std::map<std::string, std::string, std::less<>> contractions = {
     {"'ow'sat", "'ow's'at"}, {"'ows'at", "'ow's'at"}, {"aint", "ain't"}, {"arent", "aren't"}, {"cant", "can't"},
     {"couldn'tve", "couldn't've"}, {"couldnt", "couldn't"}, {"couldnt've", "couldn't've"}, {"couldve", "could've"},
@@ -54,7 +54,7 @@ bool is_digit_at(std::string_view text, size_t at) {
   return at < text.size() && is_decimal_digit(unicode::next_code_point(text, at));
 }
 
-// Whether a comma stands between two digits.
+// Returns true if a comma stands between two digits.
 bool has_comma_in_number(std::string_view text) {
   bool after_digit = false;
   for (size_t at = 0; at < text.size();) {
@@ -77,7 +77,7 @@ std::string without_periods(std::string_view text) {
 
 bool is_article(std::string_view word) { return word == "a" || word == "an" || word == "the"; }
 
-// "none" is 0 too.
+// Returns the digits for a number word, or the word itself. As in the script, "none" is 0.
 std::string number_for(const std::string& word) {
   static const std::map<std::string, std::string> numbers{{"none", "0"},  {"zero", "0"},  {"one", "1"},  {"two", "2"},
                                                           {"three", "3"}, {"four", "4"},  {"five", "5"}, {"six", "6"},
@@ -91,7 +91,7 @@ void append_word(std::string& out, std::string_view word) {
   out += word;
 }
 
-// Articles as whole words, by \b of Python: a blank stands in for each.
+// Replaces articles that are whole words (as Python's \b defines words) by a blank.
 std::string without_articles(std::string_view text) {
   std::string out, word;
   const auto flush = [&] {
@@ -113,7 +113,7 @@ std::string without_articles(std::string_view text) {
 
 double f1_of(const std::string& answer, const std::string& reference) {
   const auto said = split_words(answer), wanted = split_words(reference);
-  // SQuAD 2.0: an empty answer is right where the reference is empty too.
+  // SQuAD 2.0: an empty answer is correct if the reference is empty too.
   if (said.empty() || wanted.empty()) return said.empty() && wanted.empty() ? 1 : 0;
   std::map<std::string_view, int64_t> left;
   for (auto word : wanted) ++left[word];
@@ -124,8 +124,8 @@ double f1_of(const std::string& answer, const std::string& reference) {
   return 2 * precision * recall / (precision + recall);
 }
 
-// Mean over the annotators of min(1, matching answers of the others / 3).
-// agrees[i]: annotator i gave the model's answer.
+// Returns the mean over the annotators of min(1, matching answers of the others / 3). agrees[i] is true if annotator i
+// gave the model's answer.
 double mean_agreement(const std::vector<bool>& agrees) {
   const auto agreeing = std::count(agrees.begin(), agrees.end(), true);
   double sum = 0;

@@ -11,15 +11,15 @@
 namespace blipft {
 namespace {
 
-constexpr int64_t most_words = 4;  // of an n-gram
+constexpr int64_t most_words = 4;  // maximum words of an n-gram
 constexpr double sigma = 6, beta = 1.2;
 
-// Up to four words by their numbers, which begin with 1; 0: none.
+// An n-gram of up to four words, as word numbers from 1; unused entries are 0.
 using NGram = std::array<int32_t, most_words>;
 
 int64_t words_of(const NGram& gram) { return most_words - std::count(gram.begin(), gram.end(), 0); }
 
-using Counts = std::map<NGram, int64_t>;  // a map: sums are added up in one order, whatever the standard library
+using Counts = std::map<NGram, int64_t>;  // ordered, so that sums do not depend on the standard library
 
 class Vocabulary {
  public:
@@ -73,11 +73,12 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// A text's n-grams, each weighed by how rarely references have it.
+// The n-grams of a text with their TF-IDF weights, where document frequencies count the captions with a reference that
+// has the n-gram.
 struct WeighedText {
   std::map<NGram, double> weights;
   std::array<double, most_words> norms{};
-  int64_t length = 0;  // pycocoevalcap's: the number of bigrams
+  int64_t length = 0;  // as in pycocoevalcap: the number of bigrams
 };
 
 class CiderWeights {
@@ -129,13 +130,13 @@ double similarity(const WeighedText& candidate, const WeighedText& reference) {
   return sum / most_words;
 }
 
-// What BLEU adds up over captions.
+// Sums over captions, from which BLEU is computed.
 struct BleuSums {
   int64_t words = 0, reference_words = 0;
   std::array<int64_t, most_words> guessed{}, right{};
 
   std::array<double, most_words> scores() const {
-    // pycocoevalcap's, against divisions by zero.
+    // The constants of pycocoevalcap that avoid divisions by zero.
     constexpr double small = 1e-9, tiny = 1e-15;
     std::array<double, most_words> out{};
     double product = 1;
@@ -154,7 +155,7 @@ BleuSums bleu_sums(const CountedCaption& caption) {
   BleuSums out;
   out.words = caption.candidate.words;
   Counts most;
-  std::pair<int64_t, int64_t> closest{INT64_MAX, 0};  // how far, how long
+  std::pair<int64_t, int64_t> closest{INT64_MAX, 0};  // {difference of lengths, length}
   for (const auto& reference : caption.references) {
     closest = std::min(closest, {std::abs(reference.words - out.words), reference.words});
     for (const auto& [gram, times] : reference.counts) most[gram] = std::max(most[gram], times);

@@ -1,4 +1,4 @@
-// The table of metrics, and Evaluation: collects samples and scores the set of them.
+// The table of metrics, and Evaluation, which collects samples and scores the whole set.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -42,7 +42,7 @@ void check_computed(bool known, const std::string& metric) {
   BLIPFT_CHECK(known, "the table of metrics names ", metric, ", which nothing computes");
 }
 
-// What several metrics of texts share is computed once.
+// Computes metrics of generated texts. Intermediate results that several metrics share are computed once.
 class TextScorer {
  public:
   explicit TextScorer(const std::vector<ScoredText>& texts) : texts_(texts) {}

@@ -1,4 +1,4 @@
-// The page that shows pictures, what was said of them, the references and the scores.
+// The HTML page with pictures, generated texts, references and scores.
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The frame: style, search, order, and the cards, which are made as they come into sight. @METRICS@: [[name, higher is
-// better], ...]; @THUMBNAILS@: [JPEG in base64, ...]; @SAMPLES@: [[id, link to the picture, prompt, candidate,
-// [reference, ...], [score, ...], which thumbnail, -1: none], ...].
+// The frame of the page: style, search, sorting, and the cards, which are created when the reader scrolls to them.
+// @METRICS@: [[name, higher is better], ...]; @THUMBNAILS@: [JPEG in base64, ...]; @SAMPLES@: [[id, link to the
+// picture, prompt, candidate, [reference, ...], [score, ...], index of the thumbnail or -1 for none], ...].
 constexpr std::string_view page_template = R"page(<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -175,7 +175,8 @@ std::string html(std::string_view text) {
   return out;
 }
 
-// A path as a link: what is no plain character of a path becomes %XX, so that no name ends the link or leads elsewhere.
+// Returns a relative link to a path. Every byte that is not a plain path character becomes %XX, so that no file name
+// can end the link or change its target.
 std::string link_to(const std::string& path, const std::string& folder) {
   if (path.empty()) return "";
   namespace fs = std::filesystem;
@@ -192,8 +193,8 @@ std::string link_to(const std::string& path, const std::string& folder) {
   return out;
 }
 
-// JSON inside of a script element: no text may end the element, and no line end that JavaScript knows and JSON does
-// not.
+// Returns JSON for use inside a script element: no text can close the element, and the line separators that JavaScript
+// knows but JSON does not are escaped.
 std::string script_json(const Json& value) {
   std::string out;
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -239,7 +240,8 @@ Json samples(const PageSettings& settings, const std::vector<Score>& scores, con
   return out;
 }
 
-/// `page` with a text for each mark. The marks stand in this order, and what texts hold is never taken for one.
+/// Returns `page` with each mark replaced by its text. The marks must occur in this order; a mark inside an inserted
+/// text is not replaced.
 std::string filled(std::string_view page, const std::vector<std::pair<std::string_view, std::string>>& texts) {
   std::string out;
   for (const auto& [mark, text] : texts) {

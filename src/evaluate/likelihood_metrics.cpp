@@ -10,7 +10,7 @@
 namespace blipft {
 namespace {
 
-// numpy.argmax: the first of the largest; a NaN is larger than everything.
+// Same as numpy.argmax: the first of equal maxima; a NaN is larger than everything.
 int64_t likeliest(const std::vector<double>& values) {
   size_t best = 0;
   for (size_t i = 0; i < values.size(); ++i) {

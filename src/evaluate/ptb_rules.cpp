@@ -7,15 +7,15 @@
 namespace blipft {
 namespace {
 
-constexpr uint32_t last_of_plane_0 = 0xFFFF;  // the tokenizer knows no character beyond
+constexpr uint32_t last_of_plane_0 = 0xFFFF;  // the tokenizer knows only the characters of plane 0
 
-// The first of each ten decimal digits.
+// The digit zero of each script with decimal digits.
 constexpr uint32_t zeros[] = {0x30,   0x660,  0x6F0,  0x7C0,  0x966,  0x9E6,  0xA66,  0xAE6,  0xB66,
                               0xBE6,  0xC66,  0xCE6,  0xD66,  0xE50,  0xED0,  0xF20,  0x1040, 0x1090,
                               0x17E0, 0x1810, 0x1946, 0x19D0, 0x1A80, 0x1A90, 0x1B50, 0x1BB0, 0x1C40,
                               0x1C50, 0xA620, 0xA8D0, 0xA900, 0xA9D0, 0xAA50, 0xABF0, 0xFF10};
 
-// Marks and signs that words are made of beside letters; the tokenizer's own list, which ends with Lao.
+// Marks and signs that are parts of words, in addition to letters. The list is the tokenizer's own; it ends with Lao.
 const std::vector<CodePoints> word_marks = {
     {0xAD, 0xAD},   {0x237, 0x24F}, {0x2C2, 0x2C5}, {0x2D2, 0x2DF}, {0x2E5, 0x2FF}, {0x300, 0x36F}, {0x370, 0x37D},
     {0x384, 0x385}, {0x3CF, 0x3CF}, {0x3F6, 0x3F6}, {0x3FC, 0x3FF}, {0x483, 0x487}, {0x4CF, 0x4CF}, {0x4F6, 0x4FF},
@@ -27,7 +27,7 @@ const std::vector<CodePoints> word_marks = {
     {0xABC, 0xACF}, {0xB82, 0xB82}, {0xBBE, 0xBC2}, {0xBC6, 0xBC8}, {0xBCA, 0xBCD}, {0xC01, 0xC03}, {0xC3E, 0xC56},
     {0xD3E, 0xD44}, {0xD46, 0xD48}, {0xE30, 0xE3A}, {0xE47, 0xE4E}, {0xEB1, 0xEBC}, {0xEC8, 0xECD}};
 
-// Signs that stand alone. U+2190 to U+2BFF are arrows, mathematics, boxes, dingbats and the like.
+// Signs that form a token alone. U+2190 to U+2BFF are arrows, mathematics, boxes, dingbats and the like.
 const std::vector<CodePoints> symbols = {
     {'+', '+'},       {'%', '&'},       {'~', '~'},       {'^', '^'},       {'|', '|'},       {'\\', '\\'},
     {0xA6, 0xA9},     {0xAC, 0xAC},     {0xAE, 0xBA},     {0xD7, 0xD7},     {0xF7, 0xF7},     {0x387, 0x387},
@@ -64,9 +64,9 @@ void name_characters(ScannerRules& rules) {
   rules.name_class("space", {{' ', ' '}, {'\t', '\t'}, {0xA0, 0xA0}, {0x2000, 0x200A}, {0x3000, 0x3000}});
   rules.name_class("newline", {{'\n', '\r'}, {0x85, 0x85}, {0x2028, 0x2029}});
   rules.name_pattern("blank", "[<space><newline>]");
-  rules.name_class("eyes", {{'^', '^'}, {'x', 'x'}, {'=', '='}, {'~', '~'}, {'<', '<'}, {'>', '>'}});  // of ^_^
+  rules.name_class("eyes", {{'^', '^'}, {'x', 'x'}, {'=', '='}, {'~', '~'}, {'<', '<'}, {'>', '>'}});  // eyes of ^_^
   rules.name_class("gap", {{' ', ' '}, {'\t', '\n'}, {'\f', '\r'}});
-  // Straight and curly, also at Windows' place; the second with those that open.
+  // Straight and curly apostrophes, also at the position of Windows-1252 (U+0092); `any apostrophe` adds opening ones.
   rules.name_pattern("apostrophe", "['\\x0092\\x2019]|&apos;");
   rules.name_pattern("any apostrophe", "<apostrophe>|[`\\x0091\\x2018\\x201b]");
   rules.name_pattern("hyphen", "[-_\\x058a\\x2010\\x2011]");
@@ -76,7 +76,7 @@ void name_characters(ScannerRules& rules) {
 void name_words(ScannerRules& rules) {
   rules.name_pattern("part", "(<word letter>|&[aeiouAEIOU](acute|grave|uml);)");
   rules.name_pattern("word", "<part>(<part>|<digit>)*([.!?]<part>(<part>|<digit>)*)*");
-  // d'Avignon, and words and numbers joined by hyphens.
+  // Elisions such as d'Avignon, and words and numbers joined by hyphens.
   rules.name_pattern("elided", "([dDoOlL](<any apostrophe>)<alnum>)?");
   rules.name_pattern("number", "(<digit>+|<digit>*([.:,\\x00ad\\x066b\\x066c]<digit>+)+)");
   rules.name_pattern("signed number", "[-+]?<number>");
@@ -92,10 +92,11 @@ void name_words(ScannerRules& rules) {
   rules.name_pattern("tag",
                      "\\<([!?][A-Za-z-][^>\\x000d\\x000a]*|"
                      "<attribute name>( +(<attribute name>( *= *<quoted>)?|<quoted>))* */?|/<attribute name>) *>");
-  // Addresses on the web and of people.
+  // Web addresses and mail addresses.
   rules.name_pattern("address", "[^<gap>\"\\<>|()]");
   rules.name_pattern("address end", "[^<gap>\"\\<>|.!?(){},-]");
-  // The range from comma to underscore is a slip of the tokenizer: no capital and no digit is in a host's name.
+  // The range from comma to underscore is a mistake of the original tokenizer: it excludes capital letters and digits
+  // from host names.
   rules.name_pattern("host part", "[^<gap>\"`'\\<>|.!?(){},-_$]+");
   rules.name_pattern("mail host part", "[^<gap>\"\\<>|(){}.\\x00a0]+");
   rules.name_pattern(
@@ -104,7 +105,7 @@ void name_words(ScannerRules& rules) {
       "py|sql|tar|txt|wav|x|xml|zip");
 }
 
-// Abbreviations, as they are counted in financial news of 1987. A capital in brackets is a capital in the text too.
+// Abbreviations, counted in financial news of 1987. A capital letter in brackets matches only a capital letter.
 void name_abbreviations(ScannerRules& rules) {
   rules.name_pattern("months and days", "Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec|Mon|Tues?|Wed|Thu(rs)?|Fri");
   rules.name_pattern(
@@ -112,7 +113,7 @@ void name_abbreviations(ScannerRules& rules) {
       "Ala|Ariz|[A]z|[A]rk|Calif|Colo|Conn|Ct|Dak|[D]el|Fla|Ga|[I]ll|Ind|Kans?|Ky|[L]a|[M]ass|Md|Mich|Minn|"
       "[M]iss|Mo|Mont|Neb|Nev|Okla|[O]re|[P]a|Penn|Tenn|[T]ex|Va|Vt|[W]ash|Wisc?|Wyo");
   rules.name_pattern("companies", "Inc|Cos?|Corp|Pp?t[ye]s?|Ltd|Plc|Rt|Bancorp|Bhd|Assn|Univ|Intl|Sys");
-  // These are followed by small letters inside of a sentence.
+  // Inside a sentence, these abbreviations are followed by lowercase words.
   rules.name_pattern(
       "short before small",
       "(<months and days>|<states>|<companies>|tel|est|ext|sq|Jr|Sr|Bros|(Ed|Ph)\\.D|Blvd|Rd|Esq|etc|al|seq|Bldg)\\.");
@@ -127,7 +128,7 @@ void name_abbreviations(ScannerRules& rules) {
   rules.name_pattern("short before number", "(ca|figs?|prop|nos?|art|pp|op)\\.");
 }
 
-// A sentence is taken to end at an acronym's period before one of these.
+// If one of these words follows an acronym's period, the period also ends the sentence.
 const char* const beginnings =
     "([A]bout|[A]ccording|[A]dditionally|[A]fter|[A]n|[A]|[A]s|[A]t|[B]ut|[E]arlier|[H]e|[H]er|[H]ere|[H]owever|[I]f|"
     "[I]n|[I]t|[L]ast|[M]any|[M]ore|[M]r\\.|[M]s\\.|[N]ow|[O]nce|[O]ne|[O]ther|[O]ur|[S]he|[S]ince|[S]o|[S]ome|"
@@ -155,7 +156,7 @@ void add_words(const Adder& add) {
   add(word, "<word>", "<verb ending>");
   add(word, "[A-Za-z\\x00ad]*[A-MO-Za-mo-z]\\x00ad*", "<not>");
   add(word, "<word>");
-  // An apostrophe that is a part of the word: 'em, O'Brien, Shi'ite, '20s.
+  // Words that begin or end with an apostrophe or contain one: 'em, O'Brien, Shi'ite, '20s.
   add(keep,
       "([lLdDjJ]|Dunkin|somethin|ol)(<apostrophe>)|(<apostrophe>)(n(<apostrophe>)?|em|till?|cause|[2-9]0s)|"
       "[A-HJ-XZn](<any apostrophe>)<letter>{2}<letter>*|<letter>+[aeiouyAEIOUY](<any apostrophe>)[aeiouA-Z]<letter>*|"
@@ -249,7 +250,7 @@ PtbRules::PtbRules() {
   name_words(rules);
   name_abbreviations(rules);
   const Adder add{rules, actions};
-  // Of rules that take equally much the first counts: the order is a part of the rules.
+  // If several rules match texts of the same length, the first rule wins: the order is part of the rules.
   add_words(add);
   add_numbers(add);
   add_abbreviations(add);

@@ -1,4 +1,4 @@
-// The rules by which Stanford's PTB tokenizer 3.4.1 divides an English text, and what becomes of each token.
+// The rules by which Stanford's PTB tokenizer 3.4.1 splits an English text, and the action for each token.
 #pragma once
 
 #include <vector>
@@ -7,34 +7,34 @@
 
 namespace blipft {
 
-/// What is done with the text that a rule found.
+/// The conversion of the matched text into a token.
 enum class PtbAction {
-  keep,              ///< the token as it is
+  keep,              ///< the text is the token
   skip,              ///< no token
-  word,              ///< without soft hyphens
-  split_last_2,      ///< the last two characters are the next token's: gon|na
-  split_last_3,      ///< can|not
+  word,              ///< soft hyphens are removed
+  split_last_2,      ///< the last two characters become the next token: gon|na
+  split_last_3,      ///< the last three characters become the next token: can|not
   left_quote,        ///< ' to `, " to ``
   right_quote,       ///< " to ''
-  dash,              ///< --
+  dash,              ///< becomes --
   hyphens,           ///< three or four become --
-  ellipsis,          ///< ...
-  ampersand,         ///< &amp; is &
-  less,              ///< &lt; is <
-  greater,           ///< &gt; is >
-  joined_spaces,     ///< blanks become U+00A0, so that it stays one token
-  telephone,         ///< the same, and brackets as below
-  brackets,          ///< -LRB- for ( and so on
-  fraction,          ///< ½ is 1/2
-  currency,          ///< € is $
-  sentence_end,      ///< an abbreviation whose last period is also the sentence's: a token of its own
-  sentence_end_one,  ///< the same; of a single letter the period is no part
+  ellipsis,          ///< becomes ...
+  ampersand,         ///< &amp; becomes &
+  less,              ///< &lt; becomes <
+  greater,           ///< &gt; becomes >
+  joined_spaces,     ///< blanks become U+00A0, so that the text stays one token
+  telephone,         ///< blanks become U+00A0, and brackets are replaced as below
+  brackets,          ///< ( becomes -LRB- and so on
+  fraction,          ///< ½ becomes 1/2
+  currency,          ///< € becomes $
+  sentence_end,      ///< an abbreviation whose period also ends the sentence: the period is a token as well
+  sentence_end_one,  ///< like sentence_end, but a single letter loses its period
 };
 
 struct PtbRules {
   PtbRules();
   ScannerRules rules;
-  std::vector<PtbAction> actions;  ///< of each rule
+  std::vector<PtbAction> actions;  ///< action of each rule
 };
 
 }  // namespace blipft

@@ -26,7 +26,7 @@ std::u32string without_soft_hyphens(const std::u32string& text) {
   return out.empty() ? U"-" : out;
 }
 
-// LaTeX's quotation marks: ` ' `` ''.
+// Converts quotation marks to LaTeX style: ` ' `` ''.
 std::u32string quotes(std::u32string text, bool left) {
   text = replaced(text, U"&apos;", U"'");
   text = replaced(text, U"&quot;", U"\"");
@@ -68,7 +68,7 @@ std::u32string fraction(char32_t c) {
 std::u32string currency(char32_t c) {
   switch (c) {
     case 0xA2: return U"cents";
-    case 0xA3: return U"#";  // the treebank's pound
+    case 0xA3: return U"#";  // the treebank's symbol for the pound
     case 0x80:
     case 0xA4:
     case 0x20A0:
@@ -86,7 +86,7 @@ std::u32string brackets(const std::u32string& text, std::u32string_view which) {
   return out;
 }
 
-// The token of `text`; `consumed` is what of it is done with.
+// Returns the token for `text`. `consumed` is set to the number of characters that the token uses.
 std::u32string token_of(PtbAction action, const std::u32string& text, size_t& consumed) {
   switch (action) {
     case PtbAction::word: return without_soft_hyphens(text);
@@ -130,13 +130,13 @@ std::vector<std::string> PtbTokenizer::tokens(std::string_view given) {
     const char32_t c = unicode::next_code_point(given, at);
     text += is_line_end(c) ? U' ' : c;
   }
-  // Each text is a line of the tokenizer's input, and some rules look at what follows: here, another line.
+  // The original tokenizer reads lines, and some rules look at the following text: here, at the next line.
   const size_t end = text.size();
   text += U"\nz";
   std::vector<std::string> out;
   for (size_t at = 0; at < end;) {
     const auto match = rules_->rules.match(text, at);
-    if (match.rule < 0) {  // a character that no rule knows is left out
+    if (match.rule < 0) {  // a character that no rule matches is dropped
       ++at;
       continue;
     }

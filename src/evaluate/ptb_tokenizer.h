@@ -1,5 +1,5 @@
-// The words of captions as the COCO caption metrics count them: pycocoevalcap's PTBTokenizer, which is the tokenizer of
-// Stanford CoreNLP 3.4.1 with -lowerCase, less punctuation.
+// The words of captions as the COCO caption metrics count them. This is pycocoevalcap's PTBTokenizer: the tokenizer of
+// Stanford CoreNLP 3.4.1 with -lowerCase, without punctuation.
 #pragma once
 
 #include <memory>
@@ -18,10 +18,10 @@ class PtbTokenizer {
   PtbTokenizer(const PtbTokenizer&) = delete;
   PtbTokenizer& operator=(const PtbTokenizer&) = delete;
 
-  /// Every token of `text`, punctuation too, in small letters. Line ends count as blanks. A token may hold U+00A0
-  /// (fractions and telephone numbers: "1 1/2"). Not thread-safe: what it learns of the rules stays for the next text.
+  /// Returns all tokens of `text` in lowercase, punctuation included. Line ends count as blanks. A token may contain
+  /// U+00A0 (fractions and telephone numbers: "1 1/2"). Not thread-safe: scanner states are cached for later texts.
   std::vector<std::string> tokens(std::string_view text);
-  /// The tokens that count, with blanks between them: what pycocoevalcap gives to its metrics.
+  /// Returns the tokens without punctuation, separated by blanks, as pycocoevalcap passes them to its metrics.
   std::string words(std::string_view text);
 
  private:

@@ -1,4 +1,4 @@
-// scores.json, the result files of COCO and VQA, and their references.
+// scores.json, the result files of COCO and VQA, and the reference files of both.
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Ids of COCO and VQA are numbers; those of other sets may be anything.
+// Ids of COCO and VQA are numbers; ids of other data sets may be any text.
 Json id_value(const std::string& id) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
@@ -35,7 +35,7 @@ std::string results(const std::vector<ScoredText>& texts, const char* id, const 
   return out + "\n]\n";
 }
 
-// A field as RFC 4180 writes it.
+// Returns a CSV field as defined by RFC 4180.
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string out = "\"";
@@ -49,7 +49,7 @@ std::string text_of(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.is_number_integer() ? value.dump() : "";
 }
 
-/// Hands over each record of the top lists, and keeps none: VQA's annotations have hundreds of megabytes.
+/// Calls `take` for each record of the top-level lists, and stores none: VQA's annotations have hundreds of megabytes.
 template <class Take>
 void for_each_record(const std::string& file, const Take& take) {
   std::string list;
@@ -100,7 +100,7 @@ class Collector {
                       ": found no record in a list \"annotations\"; expected COCO's "
                       "captions_*.json or VQA's *_annotations.json");
     for (auto& one : references_) {
-      // What the picture is called until all is read: its number.
+      // Until all records are read, `picture` holds the image id. Replace it by the file name.
       const auto picture = pictures_.find(one.picture);
       one.picture = picture == pictures_.end() ? "" : picture->second;
       if (const auto question = questions_.find(one.id); question != questions_.end()) one.question = question->second;
@@ -123,13 +123,13 @@ class Collector {
 }  // namespace
 
 std::string scores_json(const std::vector<TaskScores>& tasks, const std::string& config) {
-  // Keys end with the name of lm-eval's filter; "none" is what was generated, unfiltered.
+  // Keys end with the name of lm-eval's filter; "none" means unfiltered output.
   Json out{{"results", Json::object()}, {"higher_is_better", Json::object()}, {"n-samples", Json::object()}};
   for (const auto& task : tasks) {
     Json result{{"alias", task.task}}, better = Json::object();
     for (const auto& score : task.scores) {
       result[score.metric + ",none"] = score.value;
-      // "N/A": lm-eval's word for no standard error.
+      // lm-eval writes "N/A" if there is no standard error.
       result[score.metric + "_stderr,none"] = score.standard_error ? Json(*score.standard_error) : Json("N/A");
       better[score.metric] = find_metric(score.metric, "").higher_is_better;
     }

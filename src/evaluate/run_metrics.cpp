@@ -1,4 +1,4 @@
-// Metrics of a run file; see run_metrics.h.
+// The metrics of a run file; see run_metrics.h.
 #include "evaluate/run_metrics.h"
 
 #include <algorithm>

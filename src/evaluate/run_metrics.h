@@ -1,4 +1,4 @@
-// Which metrics a run file asks for.
+// The metrics that a run file requests.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace blipft {
 
-/// Those of generated texts that are computed where a run file names none.
+/// Returns the default metrics of generated texts, for a run file that names none.
 std::vector<std::string> fitting_metrics(bool pictures);
-/// Those of likelihoods that --evaluate computes beside the metrics of texts.
+/// Returns the likelihood metrics that --evaluate computes in addition to the metrics of texts.
 const std::vector<std::string>& loss_metrics();
-/// Throws UserError, with file and line, where evaluate.metrics or checkpoint.keep_best names a metric that there is not, or
-/// one that a validation does not compute.
+/// Throws UserError with file and line if evaluate.metrics or checkpoint.keep_best names an unknown metric, or one that
+/// a validation does not compute.
 void check_metrics(const Config& config);
-/// Those that a run computes of texts that it generates at validations: of evaluate.metrics, and checkpoint.keep_best.
+/// Returns the metrics for texts that a run generates at validations: those of evaluate.metrics, and
+/// checkpoint.keep_best.
 std::vector<std::string> metrics_of_validations(const Config& config, bool pictures);
-/// Whether of two scores of checkpoint.keep_best the larger one is better; of the validation loss, where that names none, it is
-/// not.
+/// Returns true if a larger score of checkpoint.keep_best is better; false if keep_best names no score, because a
+/// smaller validation loss is better.
 bool best_is_highest(const Config& config);
 
 }  // namespace blipft

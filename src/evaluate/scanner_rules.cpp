@@ -8,7 +8,7 @@
 namespace blipft {
 namespace {
 
-constexpr size_t most_steps = 20000;  // about 12 MB; odd texts cannot make it grow further
+constexpr size_t most_steps = 20000;  // about 12 MB; unusual texts cannot make the cache grow further
 constexpr int32_t unknown = -2, dead = -1;
 
 std::u32string code_points(std::string_view text) {
@@ -19,8 +19,8 @@ std::u32string code_points(std::string_view text) {
 
 }  // namespace
 
-// Recursive descent over one pattern; each function leaves a fragment that begins at the state it returns and ends at
-// end_.
+// Parses one pattern by recursive descent. Each function appends a fragment of the automaton and returns its first and
+// last state.
 class ScannerRules::Parser {
  public:
   Parser(ScannerRules& rules, const std::string& pattern)
@@ -83,7 +83,7 @@ class ScannerRules::Parser {
     const int64_t most = take(U',') ? number() : least;
     expect(U'}');
     const size_t end = at_;
-    // The atom is read again for each copy.
+    // Parse the atom again for each copy.
     const auto copy = [&] {
       at_ = from;
       const Fragment made = atom();
@@ -188,7 +188,7 @@ class ScannerRules::Parser {
 bool ScannerRules::Class::holds(uint32_t c) const {
   auto above =
       std::upper_bound(members.begin(), members.end(), c, [](uint32_t x, const CodePoints& r) { return x < r.first; });
-  // Ranges of a class may lie inside of each other.
+  // Ranges of a class may contain each other.
   while (above != members.begin())
     if (c <= (--above)->last) return !negated;
   return negated;
@@ -313,7 +313,7 @@ ScannerRules::Match ScannerRules::match(const std::u32string& text, size_t at) {
   best.length = static_cast<int64_t>(end - at);
   const Rule& rule = rules_[best.rule];
   if (!rule.has_follower) return best;
-  // The longest token behind which the rest is what must follow.
+  // Find the longest token that is followed by a match of rule.follower up to `end`.
   auto tokens = ends(rule.body, text, at, end);
   while (!tokens.empty() && !matches(rule.follower, text, tokens.back(), end)) tokens.pop_back();
   BLIPFT_CHECK(!tokens.empty() && tokens.back() > at, "token rule ", best.rule, " matched no token");

@@ -1,8 +1,8 @@
-// ScannerRules: a set of patterns of which the longest match at a place wins, as in a generated scanner.
+// ScannerRules: a set of patterns. As in a generated scanner, the longest match at a position wins.
 //
-// A pattern is made of code points, (...), |, *, +, ?, {n}, {m,n}, classes [...] and [^...], and <name>, which stands
-// for a pattern or class that was named before. A letter of a-z in a pattern stands for both its cases, one in a class
-// for itself alone. \ takes the next character as it is; \xHHHH is the code point with that number.
+// A pattern consists of code points, (...), |, *, +, ?, {n}, {m,n}, classes [...] and [^...], and <name>, which refers
+// to a pattern or class that was named before. In a pattern, a letter a-z matches both cases; in a class it matches
+// only itself. \ quotes the next character; \xHHHH is the code point with that number.
 #pragma once
 
 #include <array>
@@ -23,43 +23,46 @@ struct CodePoints {
 class ScannerRules {
  public:
   struct Match {
-    int64_t rule = -1;   ///< what add() gave; -1: no rule matches
-    int64_t length = 0;  ///< code points of the token, without what was asked to follow it
+    int64_t rule = -1;   ///< number returned by add(); -1: no rule matches
+    int64_t length = 0;  ///< code points of the token, without the text that must follow it
   };
 
-  /// From here on <name> is a class of these code points.
+  /// Defines <name> as a class of these code points, for patterns that are added later.
   void name_class(const std::string& name, std::vector<CodePoints> members);
-  /// From here on <name> is this pattern.
+  /// Defines <name> as this pattern, for patterns that are added later.
   void name_pattern(const std::string& name, const std::string& pattern);
-  /// Adds a rule: `pattern`, with what must stand behind it ("": anything). Gives its number: 0, 1, 2, ...
+  /// Adds a rule: a token that matches `pattern`, followed by a match of `followed_by` ("": anything). Returns the
+  /// rule's number: 0, 1, 2, ...
   int64_t add(const std::string& pattern, const std::string& followed_by = "");
 
-  /// The rule with the longest match at text[at], what follows the token included; of several the one that was added
-  /// first. Never an empty match. Remembers states between calls: not thread-safe.
+  /// Returns the rule with the longest match at text[at], including the text that must follow the token. If several
+  /// matches have this length, the rule that was added first wins. A match is never empty. Not thread-safe, because
+  /// states are cached between calls.
   Match match(const std::u32string& text, size_t at);
 
  private:
   class Parser;
-  // A nondeterministic automaton: a state either goes on over a class to one state, or freely to up to two.
+  // A state of a nondeterministic automaton. It either consumes a character of a class and goes to one state, or goes
+  // to up to two states without consuming one.
   struct State {
-    int32_t over = -1;  // class; -1: free
+    int32_t over = -1;  // index of the class; -1: consumes nothing
     std::array<int32_t, 2> to{-1, -1};
-    int32_t accepts = -1;  // rule
+    int32_t accepts = -1;  // number of the rule; -1: none
   };
   struct Class {
     std::vector<CodePoints> members;  // ascending
     bool negated = false;
     bool holds(uint32_t c) const;
   };
-  // A set of states, as one state of the deterministic automaton that is made as texts need it.
+  // A set of states: one state of the deterministic automaton, which is built lazily.
   struct Step {
-    std::vector<int32_t> states;  // ascending; those over a class, and those that accept
+    std::vector<int32_t> states;  // ascending; only states that consume a character or accept
     int32_t accepts = -1;
     std::array<int32_t, 128> ascii;
     std::unordered_map<uint32_t, int32_t> other;
   };
   struct Rule {
-    int32_t begin = -1, body = -1, follower = -1;  // first states: of all, of the token alone, of what follows
+    int32_t begin = -1, body = -1, follower = -1;  // first states of the whole rule, of its token, and of its follower
     bool has_follower = false;
   };
 
