@@ -1,4 +1,4 @@
-// Sampling; see device_sampler.h.
+// The sampling thread; see device_sampler.h.
 #include "trace/device_sampler.h"
 
 #include <unistd.h>
@@ -24,7 +24,7 @@ class HostMonitor final : public DeviceMonitor {
 
 std::unique_ptr<DeviceMonitor> make_host_monitor() { return std::make_unique<HostMonitor>(); }
 
-// The second number of /proc/self/statm is the resident set, in pages.
+// Returns the resident set: the second number of /proc/self/statm, in pages.
 int64_t host_rss_bytes() {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/statm", "r"), std::fclose);
   long long size = 0, resident = 0;
@@ -57,13 +57,13 @@ void DeviceSampler::run(double seconds) {
                           .host_rss_bytes = host_rss_bytes()};
       monitor_.sample(record);
       take_(record);
-      // A late sample shifts those after it: no burst makes up for it.
+      // A late sample delays all later ones; skipped samples are not made up for.
       next = std::max(next + period, Clock::now());
       std::unique_lock lock(mutex_);
       if (wake_.wait_until(lock, next, [this] { return ending_; })) return;
     }
   } catch (...) {
-    // A trace that cannot be written says so when it is closed.
+    // A trace that cannot be written reports its error when it is closed.
   }
 }
 

@@ -1,4 +1,4 @@
-// DeviceSampler: a thread that looks at the device and at the process every now and then.
+// DeviceSampler: a thread that samples the state of the device and of the process periodically.
 #pragma once
 
 #include <condition_variable>
@@ -12,10 +12,10 @@ namespace blipft {
 
 class DeviceSampler {
  public:
-  /// Takes a sample now and then every `seconds`; `take` gets it in the sampler's thread, without a time. `monitor`
-  /// must outlive the sampler. A `take` that throws ends the sampling, not the program.
+  /// Takes a sample now and then one every `seconds`. `take` receives each sample in the sampler's thread, without a
+  /// time. `monitor` must outlive the sampler. A `take` that throws ends the sampling, not the program.
   DeviceSampler(const DeviceMonitor& monitor, double seconds, std::function<void(const DeviceRecord&)> take);
-  /// Ends the thread, without waiting for the next sample.
+  /// Ends the thread without waiting for the next sample.
   ~DeviceSampler();
   DeviceSampler(const DeviceSampler&) = delete;
   DeviceSampler& operator=(const DeviceSampler&) = delete;

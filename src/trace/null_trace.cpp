@@ -1,4 +1,4 @@
-// The trace that keeps nothing, for runs without one and for ranks' tests.
+// The trace that discards all records, for runs without a trace and for tests.
 #include "blipft/trace.h"
 
 namespace blipft {

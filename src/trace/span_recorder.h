@@ -1,7 +1,8 @@
-// SpanRecorder: puts a device clock reading before and after every unit's phases and every collective.
+// SpanRecorder: records a device clock reading before and after every unit's phases and every collective.
 //
-// The readings are stores by the device itself, so that they work inside a captured graph: the k-th span enqueued in a
-// step writes its begin into slot 2k and its end into slot 2k + 1. Which span that is, the recorder remembers per pass.
+// The device itself stores the readings, so that they work inside a captured graph: the k-th span enqueued in a step
+// writes its begin into slot 2k and its end into slot 2k + 1. The recorder remembers for each pass which span has which
+// number.
 #pragma once
 
 #include <functional>
@@ -18,12 +19,12 @@ namespace blipft {
 
 class SpanRecorder : public StepObserver, public CommObserver {
  public:
-  /// Of the trace, in the order of their numbers in it.
+  /// Names of the phases, in the order of their numbers in the trace.
   static const std::vector<std::string>& phase_names();
 
-  /// `stamps` is set by bind(); before that (dry run) only the number of spans is counted.
+  /// Sets the buffer for the readings. Before this call (dry run), spans are only counted.
   void bind(Device* device, const Tensor& stamps);
-  /// Operations of a phase of a unit in a micro-batch of this pass.
+  /// Returns the operations of a unit's phase in one micro-batch of this pass.
   using Flops = std::function<double(const Unit& unit, Phase phase)>;
   void begin_pass(const std::string& pass, Flops flops);
   void set_micro_batch(int64_t index) { micro_batch_ = static_cast<int32_t>(index); }
@@ -37,7 +38,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   void begin(Doing doing, Stream stream);
   void end(Doing doing, Stream stream);
 
-  /// The spans of one run of `pass`; `time_of` makes times of the trace of clock readings.
+  /// Returns the spans of one execution of `pass`. `time_of` converts clock readings to times of the trace.
   std::vector<SpanRecord> records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,
                                   const std::function<int64_t(int64_t)>& time_of) const;
 
@@ -52,7 +53,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   std::string pass_;
   Flops flops_;
   int32_t micro_batch_ = 0;
-  std::vector<std::pair<std::pair<Doing, int32_t>, size_t>> open_;  // (doing, unit) -> span
+  std::vector<std::pair<std::pair<Doing, int32_t>, size_t>> open_;  // (doing, unit) -> index of the span
 };
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// Following the device's clock; see trace_clock.h.
+// Conversion of device times to host times; see trace_clock.h.
 #include "trace/trace_clock.h"
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 namespace blipft {
 
 namespace {
-constexpr size_t kPoints = 64;             // that the line is laid through: at 5 pairs a second 13 s
-constexpr double kUsualRate = 1e-5;        // clocks run apart by so much; known before there are pairs
-constexpr double kMostRate = 1e-3;         // the steepest that times are led back to the line
-constexpr double kLeadNs = 1e9;            // the time in which they are
-constexpr double kLeastErrorNs = 1000;     // of a pair: no clock is read better
-constexpr double kJumpNs = 1e6;            // further from the line, the system's clock was set
+constexpr size_t kPoints = 64;             // number of pairs in the fit of the line: 13 s at 5 pairs a second
+constexpr double kUsualRate = 1e-5;        // expected drift between the clocks, used before there are enough pairs
+constexpr double kMostRate = 1e-3;         // maximum slope with which returned times approach the line
+constexpr double kLeadNs = 1e9;            // time in which returned times reach the line
+constexpr double kLeastErrorNs = 1000;     // minimum error of a pair: no clock is read more precisely
+constexpr double kJumpNs = 1e6;            // a pair farther from the line means that the system clock was set
 constexpr size_t kKnots = 64;
 constexpr int kTries = 8;
 constexpr int64_t kPatienceNs = 1'000'000, kFirstPatienceNs = 10'000'000'000;
@@ -34,7 +34,7 @@ void ClockMap::add(const ClockPair& pair) {
   points_.push_back({time, offset, 1 / (error * error)});
   if (points_.size() > kPoints) points_.pop_front();
   fit();
-  // From the latest time told towards where the line will be, then along the line.
+  // Continue from the latest returned time towards the line, which is reached after kLeadNs, then along the line.
   const double here = knots_.empty() ? line(latest_) : told(latest_);
   const double slope = std::clamp((line(latest_ + kLeadNs) - here) / kLeadNs, -kMostRate, kMostRate);
   while (!knots_.empty() && knots_.back().time >= latest_) knots_.pop_back();
@@ -43,8 +43,8 @@ void ClockMap::add(const ClockPair& pair) {
   while (knots_.size() > kKnots) knots_.pop_front();
 }
 
-// Weighted least squares. What is known of rates beforehand counts like one more observation (of the rate 0, with the
-// error kUsualRate): the first few pairs, close to each other, say little about the rate.
+// Fits the line by weighted least squares. The expected drift counts like one more observation (of rate 0 with error
+// kUsualRate), because the first pairs are too close in time to determine the rate.
 void ClockMap::fit() {
   double weight = 0, time = 0, offset = 0;
   for (const Point& p : points_) weight += p.weight, time += p.weight * p.time, offset += p.weight * p.offset;
@@ -75,11 +75,11 @@ int64_t ClockReader::answer() const { return std::atomic_ref<int64_t>(*slot_).lo
 
 bool ClockReader::waiting() const { return asked_ && answer() == 0; }
 
-// Every try says between which two values the difference of the clocks lies; all together say it more closely. A device
-// that is busy takes long before it reads its clock, and sends the reading as fast as ever: so the difference is by the
-// way back below the upper value, rather than in the middle.
+// Each try gives a lower and an upper bound of the difference between the clocks; all tries together narrow the range.
+// A busy device reads its clock late, but returns the reading without delay. Therefore the difference is the upper
+// bound minus the time of the way back, rather than the middle of the range.
 std::optional<ClockPair> ClockReader::read(int64_t patience_ns) {
-  std::optional<int64_t> device_ns;        // of the try with the least upper value
+  std::optional<int64_t> device_ns;        // reading of the try with the smallest upper bound
   int64_t upper = INT64_MAX, lower = INT64_MIN;
   for (int i = 0; i < kTries && !waiting(); ++i) {
     std::atomic_ref<int64_t>(*slot_).store(0, std::memory_order_release);
@@ -95,7 +95,7 @@ std::optional<ClockPair> ClockReader::read(int64_t patience_ns) {
     if (after - device < upper) upper = after - device, device_ns = device;
     lower = std::max(lower, before - device);
   }
-  if (!device_ns || upper < lower) return std::nullopt;  // the latter: the system's clock was set meanwhile
+  if (!device_ns || upper < lower) return std::nullopt;  // upper < lower: the system clock was set in the meantime
   const int64_t error = (upper - lower) / 2;
   way_back_ns_ = std::min(way_back_ns_, error);
   return ClockPair{*device_ns, *device_ns + upper - way_back_ns_, error};
@@ -112,7 +112,7 @@ DeviceClock::DeviceClock(Device& device)
 }
 
 DeviceClock::~DeviceClock() {
-  if (reader_.waiting()) return;           // the device frees the slot when it ends
+  if (reader_.waiting()) return;           // the device frees the slot when it is destroyed
   quietly([&] { device_.free_host(slot_); });
 }
 

@@ -1,7 +1,8 @@
-// The trace's clock: tells readings of the device's clock as times of the host's, all through a run.
+// The trace's clock: converts readings of the device clock to host times during a whole run.
 //
-// The two clocks run some millionths apart. Pairs of readings are taken now and then; a line through the latest of them
-// says where the device's clock is, and what was told before is led to that line smoothly, so that times never go back.
+// The two clocks drift apart by some millionths. Pairs of readings are taken periodically, and a line through the
+// latest pairs gives the difference between the clocks. Returned times approach this line smoothly, so that they never
+// go backwards.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +15,28 @@
 
 namespace blipft {
 
-/// One moment on two clocks.
+/// Readings of two clocks at the same moment.
 struct ClockPair {
   int64_t device_ns = 0, host_ns = 0;
-  int64_t error_ns = 0;                    ///< how far host_ns may be off
+  int64_t error_ns = 0;                    ///< maximum error of host_ns
 };
 
-/// Times of the device's clock as times of the host's: a chain of lines without gaps, each of which rises.
+/// Maps device times to host times by a continuous chain of rising line segments.
 class ClockMap {
  public:
-  /// Pairs come in the order of time. The first decides where the map begins; a later one changes nothing before the
-  /// latest time that at() has told.
+  /// Pairs must be added in the order of time. The first pair defines the start of the map. A later pair changes no
+  /// result before the latest time that was passed to at().
   void add(const ClockPair& pair);
   bool empty() const { return knots_.empty(); }
-  /// The host's time of a reading. After the first add().
+  /// Returns the host time of a device clock reading. Call add() first.
   int64_t at(int64_t device_ns);
 
  private:
-  struct Point {                           // all in ns since the first pair
-    double time, offset, weight;           // offset: host's clock minus device's
+  struct Point {                           // all members in ns since the first pair
+    double time, offset, weight;           // offset: host clock minus device clock
   };
   struct Knot {
-    double time, offset, rate;             // the offset at `time`, and its growth from there on
+    double time, offset, rate;             // the offset at `time`, and its slope from this time on
   };
   void fit();
   double line(double time) const { return offset_ + rate_ * (time - time_); }
@@ -45,17 +46,18 @@ class ClockMap {
   std::deque<Point> points_;
   double time_ = 0, offset_ = 0, rate_ = 0;  // the line through the points
   std::deque<Knot> knots_;
-  double latest_ = 0;                      // that at() was asked for
+  double latest_ = 0;                      // latest time passed to at()
 };
 
-/// Reads a device's clock between two readings of the host's.
+/// Reads the device clock between two readings of the host clock.
 class ClockReader {
  public:
-  /// `ask` makes the device store its clock into *slot (host memory, never 0), soon, and does not wait for that.
+  /// `ask` makes the device store its clock into *slot (host memory; the value is never 0) soon, and does not wait for
+  /// it.
   ClockReader(int64_t* slot, std::function<void()> ask) : slot_(slot), ask_(std::move(ask)) {}
-  /// From several tries; none when no answer came within `patience_ns`. A late answer is thrown away.
+  /// Returns the best pair of several tries, or none without an answer within `patience_ns`. A late answer is ignored.
   std::optional<ClockPair> read(int64_t patience_ns);
-  /// Whether the device may still write into the slot.
+  /// Returns true if the device may still write into the slot.
   bool waiting() const;
 
  private:
@@ -63,22 +65,22 @@ class ClockReader {
   int64_t* slot_;
   std::function<void()> ask_;
   bool asked_ = false;
-  int64_t way_back_ns_ = INT64_MAX;        // from the reading to its being seen: the least error so far
+  int64_t way_back_ns_ = INT64_MAX;        // time from a reading until the host sees it: the smallest error so far
 };
 
 /// The clock of a device. measure() and at() may be called by different threads.
 class DeviceClock {
  public:
-  /// Measures a first time; waits for the device.
+  /// Takes the first measurement; waits for the device.
   explicit DeviceClock(Device& device);
   ~DeviceClock();
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
-  /// Reads both clocks. Costs the calling thread some 100 us, and the device next to nothing: no stream but the clock's
-  /// own waits. Not by two threads at once.
+  /// Reads both clocks. This costs the calling thread about 100 us and the device almost nothing, because only the
+  /// clock's own stream waits. Must not be called by two threads at once.
   void measure();
-  /// The reading `device_ns` as unix_ns() would have told it.
+  /// Returns the host time, as of unix_ns(), of the reading `device_ns`.
   int64_t at(int64_t device_ns);
 
  private:

@@ -21,9 +21,9 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostNumber = 999'999'999;  // of a part or rank; names with larger ones are no trace's
+constexpr int64_t kMostNumber = 999'999'999;  // maximum of a part or rank; a name with a larger number is not a trace's
 
-// Takes `word` and the number behind it off the front of `name`; whether they were there.
+// Removes `word` and the number after it from the front of `name`. Returns false if they are not there.
 bool take_number(std::string_view& name, std::string_view word, int64_t& number) {
   if (name.substr(0, word.size()) != word) return false;
   const char* begin = name.data() + word.size();
@@ -34,7 +34,8 @@ bool take_number(std::string_view& name, std::string_view word, int64_t& number)
   return true;
 }
 
-// The value of a text attribute of the root group of `file`; "" where there is none. Under hdf5_mutex().
+// Returns the value of a text attribute of the root group of `file`, or "" if there is none. The caller holds
+// hdf5_mutex().
 std::string text_attribute(hid_t file, const char* name) {
   if (H5Aexists(file, name) <= 0) return "";
   const io::Hdf5Handle attribute = io::own(H5Aopen(file, name, H5P_DEFAULT), H5Aclose, name, "opening an attribute");
@@ -49,8 +50,8 @@ std::string text_attribute(hid_t file, const char* name) {
   return text;
 }
 
-// A run that was killed before its first record leaves a file that HDF5 takes for one that is being written, and does not
-// open: its beginning must do.
+// Returns true if the first bytes of the file are those of a trace. HDF5 cannot open the file of a run that was killed
+// before its first record, because it treats the file as still being written.
 bool begins_as_trace(const io::FileDescriptor& file) {
   constexpr int64_t kLooked = int64_t{64} << 10;
   struct stat status{};
@@ -61,12 +62,12 @@ bool begins_as_trace(const io::FileDescriptor& file) {
          text.find("blipft") != std::string::npos;
 }
 
-// Whether an open file is a trace of this program.
+// Returns true if an open file is a trace of this program.
 bool is_own_trace(const io::FileDescriptor& file) {
   try {
     const std::lock_guard lock(io::hdf5_mutex());
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-    const std::string path = concat("/proc/self/fd/", file.get());  // that file, whatever its name leads to by now
+    const std::string path = concat("/proc/self/fd/", file.get());  // this file, even if it was renamed
     for (const unsigned mode : {H5F_ACC_RDONLY, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ}) {
       const hid_t opened = H5Fopen(path.c_str(), mode, H5P_DEFAULT);
       if (opened < 0) continue;
@@ -74,19 +75,19 @@ bool is_own_trace(const io::FileDescriptor& file) {
       return text_attribute(handle.get(), "creator") == "blipft";
     }
   } catch (const std::exception&) {
-    // Damaged, or not HDF5.
+    // The file is damaged or not HDF5.
   }
   return begins_as_trace(file);
 }
 
-// An own trace, open; no descriptor where `path` is something else.
+// Opens a trace of this program. Returns an invalid descriptor if `path` is something else.
 io::FileDescriptor open_own_trace(const std::string& path, struct stat& status) {
   io::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || !is_own_trace(file)) return {};
   return file;
 }
 
-// The part and rank of a file's name; false for other files.
+// Parses part and rank from a file name. Returns false for other files.
 bool parse(std::string_view name, TraceFile& file) {
   constexpr std::string_view front = "trace.";
   if (name.substr(0, front.size()) != front) return false;

@@ -1,4 +1,4 @@
-// TraceQueue: the rows of a trace that wait to be written.
+// TraceQueue: the rows of a trace that are waiting to be written.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct TraceQueue {
   std::vector<io::KernelRow> kernels;
   std::vector<Fp8Record> fp8;
   std::vector<StepSampleRecord> step_samples;
-  std::vector<io::KernelNameRow> kernel_names;   // new ones, in the order of their numbers
+  std::vector<io::KernelNameRow> kernel_names;   // new names, in the order of their numbers
   std::optional<io::DroppedRow> dropped;
 
   size_t bytes() const {
@@ -41,7 +41,7 @@ struct TraceQueue {
            step_samples.size() * sizeof(StepSampleRecord);
   }
   bool empty() const { return bytes() == 0 && !dropped; }
-  /// Empties the queue and keeps its memory.
+  /// Empties the queue but keeps its allocated memory.
   void clear() {
     steps.clear();
     spans.clear();

@@ -7,7 +7,7 @@
 
 namespace blipft::io {
 
-// A row is written as it lies in memory; padding would end up in the file.
+// A row is written exactly as it is in memory; padding would be written to the file.
 static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
 static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56);
@@ -225,7 +225,7 @@ Hdf5Handle string_type(size_t bytes, const std::string& path) {
   return type;
 }
 
-/// int32 whose values have names: readers see numbers, h5dump and h5py also the names.
+/// Returns an int32 type whose values have names: readers see numbers; h5dump and h5py also show the names.
 Hdf5Handle enum_type(const std::vector<std::string>& names, const std::string& path) {
   Hdf5Handle type = own(H5Tenum_create(H5T_NATIVE_INT32), H5Tclose, path, "making an enum type");
   for (size_t i = 0; i < names.size(); ++i) {

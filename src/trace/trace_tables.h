@@ -1,5 +1,5 @@
-// The trace's tables: for each record type the row as it lies in the file, its fields with units and descriptions,
-// and an extendable dataset of such rows.
+// The trace's tables. Each record type has a row layout in the file, a list of fields with units and descriptions, and
+// an extendable dataset of such rows.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace blipft::io {
 
-/// Bytes of the fixed-length strings, last one always 0.
+/// Sizes of the fixed-length strings in bytes; the last byte is always 0.
 constexpr size_t short_name = 32, long_name = 128, kernel_name = 512, whole_text = 1024;
 
-// Rows have no padding: members are ordered so that the compiler adds none (checked in trace_tables.cpp).
-// StepRecord, SpanRecord, DeviceRecord, DriverMemoryRecord, Fp8Record and StepSampleRecord are written as they are; these replace std::string.
+// Rows have no padding: members are ordered so that the compiler adds none (checked in trace_tables.cpp). StepRecord,
+// SpanRecord, DeviceRecord, DriverMemoryRecord, Fp8Record and StepSampleRecord are written unchanged. The rows below
+// replace records that contain std::string.
 struct MemoryRow {
   int64_t step = 0;
   char phase[short_name] = {};
@@ -43,7 +44,7 @@ struct EvaluationTextRow {
   int64_t step = 0, sample = 0, tokens = 0;
   char text[whole_text] = {};
 };
-/// KernelRecord with its name as a row of /kernel_names.
+/// A KernelRecord whose name is replaced by the index of its row in /kernel_names.
 struct KernelRow {
   int64_t step = 0, begin_ns = 0, end_ns = 0, bytes = 0, graph_node = 0;
   int32_t name = 0, kind = 0, stream = 0, device = 0;
@@ -51,7 +52,7 @@ struct KernelRow {
 struct KernelNameRow {
   char name[kernel_name] = {};
 };
-/// What was lost because the writing thread could not follow.
+/// Spans that were dropped because the writer thread was too slow.
 struct DroppedRow {
   int64_t first_step = 0, last_step = 0, spans = 0;
 };
@@ -61,7 +62,7 @@ enum class FieldType { i32, i64, f64, short_string, long_string, kernel_string, 
 struct Field {
   const char* name;
   FieldType type;
-  size_t offset;                 ///< in the row
+  size_t offset;                 ///< byte offset in the row
   const char* unit;              ///< "1" for plain numbers, "" for names
   const char* description;
 };
@@ -97,9 +98,9 @@ class Table {
   Table() = default;
   /// Creates /<schema.name> with its attributes. `phases` become the names of the enum type.
   Table(hid_t file, const std::string& path, const TableSchema& schema, const std::vector<std::string>& phases);
-  /// Adds `count` rows of schema.row_bytes and flushes the dataset.
+  /// Appends `count` rows of schema.row_bytes each and flushes the dataset.
   void append(const void* rows, size_t count);
-  /// Gives the dataset up without closing it.
+  /// Drops the HDF5 identifiers without closing them.
   void abandon();
 
  private:
@@ -109,10 +110,10 @@ class Table {
   hsize_t rows_ = 0;
 };
 
-/// Attribute of an object, UTF-8 of any length.
+/// Writes an attribute of an object; a string may have any length and is UTF-8.
 void write_attribute(hid_t object, const std::string& path, const std::string& name, const std::string& value);
 void write_attribute(hid_t object, const std::string& path, const std::string& name, double value);
-/// One-dimensional dataset of UTF-8 strings.
+/// Writes a one-dimensional dataset of UTF-8 strings.
 void write_strings(hid_t file, const std::string& path, const std::string& name, const std::string& description,
                    const std::vector<std::string>& values);
 

@@ -1,8 +1,8 @@
-// The writer of a rank's trace file. The training thread only fills a queue; a thread of its own empties it.
+// The writer of a rank's trace file. The training thread only fills a queue; a writer thread empties it.
 //
-// The file is in HDF5's single-writer/multiple-reader (SWMR) mode from the first record on: what was flushed stays
-// readable when the process is killed, and other processes can follow the file while it grows. In that mode nothing
-// but rows can be added, so names and attributes are collected first and written when the first record comes.
+// The file is in HDF5's single-writer/multiple-reader (SWMR) mode from the first record on: flushed data stays readable
+// if the process is killed, and other processes can read the file while it grows. In this mode only rows can be added.
+// Therefore names and attributes are collected first and written together with the first record.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -31,8 +31,8 @@ namespace blipft {
 
 namespace {
 
-constexpr auto write_period = std::chrono::milliseconds(400);   // the promise is half a second
-constexpr size_t wake_bytes = size_t{8} << 20;                  // so much in the queue wakes the thread early
+constexpr auto write_period = std::chrono::milliseconds(400);   // shorter than the promised half second
+constexpr size_t wake_bytes = size_t{8} << 20;                  // a queue of this size wakes the writer thread early
 
 template <size_t n>
 void copy_name(char (&to)[n], const std::string& from, const char* what) {
@@ -43,7 +43,7 @@ void copy_name(char (&to)[n], const std::string& from, const char* what) {
 template <size_t n>
 void copy_text(char (&to)[n], const std::string& from) {
   size_t bytes = std::min(from.size(), n - 1);
-  // A character of several bytes is not cut in two.
+  // Do not cut a multi-byte UTF-8 character.
   if (bytes < from.size())
     while (bytes > 0 && (static_cast<unsigned char>(from[bytes]) & 0xC0) == 0x80) --bytes;
   std::memcpy(to, from.data(), bytes);
@@ -94,28 +94,28 @@ class Hdf5Trace final : public Trace {
   const std::string path_;
   const size_t queue_bytes_;
 
-  mutable std::mutex mutex_;            // guards all that both threads use, down to error_
+  mutable std::mutex mutex_;            // guards the members that both threads use, up to failure_
   std::condition_variable wake_;
   TraceQueue waiting_;
   std::map<std::string, std::variant<std::string, double>> attributes_;
   std::vector<std::string> units_, phases_, fp8_matrices_;
   std::map<std::string, int32_t> kernel_numbers_;
-  bool started_ = false;                // the first record came, or close()
+  bool started_ = false;                // true after the first record or close()
   bool closing_ = false;
   std::exception_ptr error_;
-  std::string failure_;                 // its text; stays
+  std::string failure_;                 // message of error_; kept after close()
 
-  io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
+  io::Hdf5Handle file_;                 // of the writer thread, under hdf5_mutex()
   io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, validations_, evaluations_,
       evaluation_samples_, evaluation_texts_, kernels_, kernel_names_, fp8_, step_samples_, dropped_;
-  std::chrono::steady_clock::time_point looked_;  // of the writing thread: when the file was seen to be there
+  std::chrono::steady_clock::time_point looked_;  // of the writer thread: last check that the file exists
   std::thread thread_;
 };
 
-// Gives a new file its name, unless something has it already.
+// Renames a new file, unless the name `to` exists already.
 void name_file(const std::string& from, const std::string& to) {
   bool named = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
-  if (!named && errno != EEXIST && ::link(from.c_str(), to.c_str()) == 0) {  // file systems without that
+  if (!named && errno != EEXIST && ::link(from.c_str(), to.c_str()) == 0) {  // for file systems without renameat2
     ::unlink(from.c_str());
     named = true;
   }
@@ -131,14 +131,15 @@ Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path),
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   {
     const std::lock_guard lock(io::hdf5_mutex());
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);   // errors go into exceptions, not onto the terminal
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);   // errors become exceptions and are not printed to the terminal
     const io::Hdf5Handle access = io::own(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path, "making a property list");
     io::check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_LATEST, H5F_LIBVER_LATEST), path, "choosing the format");
 #if H5_VERSION_GE(1, 10, 7)
-    // Some network file systems know no locks; a trace there is better than none.
+    // Some network file systems do not support locks; an unlocked trace is better than none.
     io::check(H5Pset_file_locking(access.get(), true, true), path, "choosing file locks");
 #endif
-    // Never over something, or through a link. Until it says whose it is, it has no trace's name.
+    // The file gets its final name only after the creator attribute is written. It never replaces an existing file or
+    // link.
     const std::string begun = concat(path, ".", ::getpid(), ".", std::chrono::steady_clock::now().time_since_epoch().count());
     file_ = io::own(H5Fcreate(begun.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path,
                     "creating the trace file (is the folder there, may you write to it?)");
@@ -161,7 +162,7 @@ Hdf5Trace::~Hdf5Trace() {
   try {
     close();
   } catch (...) {
-    // Whoever wants to know calls close().
+    // Callers that need the error call close() themselves.
   }
 }
 
@@ -184,14 +185,14 @@ void Hdf5Trace::add_attribute(const std::string& name, std::variant<std::string,
   attributes_[name] = std::move(value);
 }
 
-/// Lets `append` add rows to the queue, and wakes the thread when there is reason to.
+/// Calls `append`, which adds rows to the queue. Wakes the writer thread for the first record and if the queue is long.
 template <class Append>
 void Hdf5Trace::enqueue(const Append& append) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     BLIPFT_CHECK(!closing_, path_, ": a record comes after close()");
-    if (error_) return;   // the thread has failed and close() will say so; training goes on
+    if (error_) return;   // the writer thread has failed and close() will report it; training continues
     append();
     wake = !started_ || waiting_.bytes() > wake_bytes;
     started_ = true;
@@ -199,7 +200,7 @@ void Hdf5Trace::enqueue(const Append& append) {
   if (wake) wake_.notify_one();
 }
 
-/// Under mutex_.
+/// Adds spans to the queue or counts them as dropped. The caller holds mutex_.
 void Hdf5Trace::queue_spans(const std::vector<SpanRecord>& records) {
   if (records.empty()) return;
   if (waiting_.bytes() + records.size() * sizeof(SpanRecord) > queue_bytes_)
@@ -209,7 +210,7 @@ void Hdf5Trace::queue_spans(const std::vector<SpanRecord>& records) {
 }
 
 void Hdf5Trace::add(const StepRecord& record, const std::vector<SpanRecord>& spans) {
-  // Together, so that the writing thread cannot come between them.
+  // Both are added under one lock, so that the writer thread never sees the step without its spans.
   enqueue([&] {
     queue_spans(spans);
     waiting_.steps.push_back(record);
@@ -290,7 +291,7 @@ void Hdf5Trace::add(const std::vector<EvaluationTextRecord>& records) {
   enqueue([&] { waiting_.evaluation_texts.insert(waiting_.evaluation_texts.end(), rows.begin(), rows.end()); });
 }
 
-/// The row of `name` in /kernel_names; new names go into the queue. Under mutex_.
+/// Returns the row of `name` in /kernel_names; adds a row to the queue if the name is new. The caller holds mutex_.
 int32_t Hdf5Trace::kernel_number(const std::string& name) {
   const auto [entry, is_new] = kernel_numbers_.try_emplace(name, static_cast<int32_t>(kernel_numbers_.size()));
   if (is_new) {
@@ -363,14 +364,15 @@ void Hdf5Trace::run() {
       failure_ = error.what();
     }
   }
-  // Closing would write again what could not be written, and HDF5 does not survive every such failure. What was
-  // flushed before is readable without it.
+  // Closing would retry the failed writes, and HDF5 may crash after such failures. Data that was flushed earlier is
+  // readable even if the file is not closed.
   if (failed) abandon();
 }
 
-/// Writes what cannot change later, then enters SWMR mode. `started_` is set: the other thread changes no name.
+/// Writes the parts of the file that cannot change later, then enters SWMR mode. The training thread cannot change
+/// names any more because `started_` is set.
 void Hdf5Trace::start_file() {
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);   // a thread-safe HDF5 keeps this per thread
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);   // a thread-safe HDF5 has this setting per thread
   const hid_t file = file_.get();
   for (const auto& [name, value] : attributes_)
     std::visit([&, &key = name](const auto& held) { io::write_attribute(file, path_, key, held); }, value);
@@ -397,7 +399,7 @@ void Hdf5Trace::start_file() {
 }
 
 void Hdf5Trace::write(const TraceQueue& rows) {
-  // Spans first: a reader that sees a step's row then also sees its spans.
+  // Spans come first: a reader that sees a step's row then also sees its spans.
   spans_.append(rows.spans.data(), rows.spans.size());
   memory_.append(rows.memory.data(), rows.memory.size());
   plan_.append(rows.plan.data(), rows.plan.size());
@@ -405,10 +407,10 @@ void Hdf5Trace::write(const TraceQueue& rows) {
   device_.append(rows.device.data(), rows.device.size());
   driver_memory_.append(rows.driver_memory.data(), rows.driver_memory.size());
   validations_.append(rows.validations.data(), rows.validations.size());
-  evaluation_samples_.append(rows.evaluation_samples.data(), rows.evaluation_samples.size());  // before what counts them
+  evaluation_samples_.append(rows.evaluation_samples.data(), rows.evaluation_samples.size());  // before the references
   evaluation_texts_.append(rows.evaluation_texts.data(), rows.evaluation_texts.size());
   evaluations_.append(rows.evaluations.data(), rows.evaluations.size());
-  kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them
+  kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that refer to them
   kernels_.append(rows.kernels.data(), rows.kernels.size());
   fp8_.append(rows.fp8.data(), rows.fp8.size());
   step_samples_.append(rows.step_samples.data(), rows.step_samples.size());
@@ -416,8 +418,8 @@ void Hdf5Trace::write(const TraceQueue& rows) {
   steps_.append(rows.steps.data(), rows.steps.size());
 }
 
-/// A file that has been removed takes rows as ever, and all of them are lost. Looks once a second and at the end: more
-/// would be a burden for a file server with hundreds of ranks.
+/// Throws UserError if the file was removed: writes would still succeed, but all rows would be lost. The check runs
+/// once a second and at the end; more checks would be a burden for a file server with hundreds of ranks.
 void Hdf5Trace::check_there() {
   const auto now = std::chrono::steady_clock::now();
   {
