@@ -1,4 +1,4 @@
-// The thread that watches the launch; see launch_watch.h.
+// The thread that watches the start of a run; see launch_watch.h.
 #include "liveness/launch_watch.h"
 
 #include <unistd.h>
@@ -24,9 +24,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kTick{100};  // from the launcher's end to this process' is a little more
+constexpr std::chrono::milliseconds kTick{100};  // this process ends little later than its launcher
 constexpr std::chrono::seconds kEndTime{1};
-constexpr double kLongestTick = 1;         // s; a process that was stopped itself has not waited for others meanwhile
+// Maximum seconds counted per check: a process that was stopped itself did not wait for other ranks in this time.
+constexpr double kLongestTick = 1;
 
 enum class Stage { mpi, agreements, done };
 
@@ -40,7 +41,7 @@ struct Shared {
   std::mutex end_mutex;
   std::function<void()> end;
 };
-// Never destroyed: the process may end while the thread runs.
+// Never destroyed, because the process may end while the thread runs.
 Shared& shared() {
   static Shared& one = *new Shared;
   return one;
@@ -51,14 +52,15 @@ void say(const std::string& what) {
   write_error_now(line);
 }
 
-// The other threads go on until the last line, and may still change files: it follows the end function at once.
+// The other threads continue until _exit() and may still change files. Therefore _exit() directly follows the end
+// function.
 [[noreturn]] void end_process() {
   std::thread([] {
     const std::lock_guard lock(shared().end_mutex);
     if (shared().end) quietly(shared().end);
     _exit(kLostRankExit);
   }).detach();
-  std::this_thread::sleep_for(kEndTime);   // a file system that hangs does not keep it
+  std::this_thread::sleep_for(kEndTime);   // a file system that hangs does not block the exit
   _exit(kLostRankExit);
 }
 
@@ -75,7 +77,7 @@ std::string late_text(Stage stage, double seconds) {
 
 class Start {
  public:
-  // Looks once a tick.
+  // Called once per kTick.
   void look() {
     const Clock::time_point now = Clock::now();
     seconds_ += std::min(std::chrono::duration<double>(now - last_).count(), kLongestTick);
@@ -118,7 +120,7 @@ void watch() {
 
 LaunchWatch::LaunchWatch(const std::function<double()>& read_timeout) {
   if (!one_of_several()) return;
-  Launcher::own();                         // the environment is read here, before MPI changes it
+  Launcher::own();                         // reads the environment before MPI changes it
   shared().stage = Stage::mpi;
   shared().thread = std::thread([] { quietly(watch); });
   quietly([&] { shared().timeout = read_timeout(); });

@@ -1,5 +1,5 @@
-// LaunchWatch: a thread from before MPI starts to the end of the process, which ends it when the launcher is gone, and when
-// the ranks do not come together. From then on the ranks watch each other; see watchdog.h.
+// LaunchWatch: a thread that runs from before the start of MPI until the process ends. It ends the process if the
+// launcher has ended, or if not all ranks start. After the start the ranks watch each other; see watchdog.h.
 #pragma once
 
 #include <functional>
@@ -17,17 +17,18 @@ class LaunchWatch {
   LaunchWatch(const LaunchWatch&) = delete;
   LaunchWatch& operator=(const LaunchWatch&) = delete;
 
-  /// Whether this process was started as one of several ranks.
+  /// Returns true if this process was started as one of several ranks.
   static bool one_of_several();
-  /// Where the ranks have not come together after so many times parallel.timeout_seconds, in which this process ran, it
-  /// says who is missing, as far as that can be seen, and ends with kLostRankExit; it warns after the first of these times.
+  /// If the ranks have not all started after kStart * parallel.timeout_seconds, the process reports the missing ranks,
+  /// as far as it can see them, and exits with kLostRankExit. It warns after parallel.timeout_seconds. Only time in
+  /// which this process ran counts.
   static constexpr double kStart = 5;
-  /// MPI has started: from now on it is the ranks' first agreements that are waited for.
+  /// Call this when MPI has started: from now on the watch waits for the first agreement of the ranks.
   static void mpi_started();
-  /// All ranks are there and watch each other.
+  /// Call this when all ranks have started and watch each other.
   static void together();
-  /// Called in the last moment of a process whose launcher is gone, which ends as soon as it returns, after 1 s at the
-  /// latest. Empty: nothing is.
+  /// Sets a function that is called just before this watch ends the process. The process ends as soon as the function
+  /// returns, and after 1 s at the latest. An empty function is not called.
   static void set_end(std::function<void()> end);
 };
 

@@ -1,4 +1,4 @@
-// Launchers, and the ranks that they started; see launcher.h.
+// Launchers and the ranks that they start; see launcher.h.
 #include "liveness/launcher.h"
 
 #include <unistd.h>
@@ -20,8 +20,8 @@ std::string text_of(const char* variable) {
 
 int64_t count_of(const char* variable) { return whole_number(text_of(variable)).value_or(0); }
 
-// The nearest process around this one that was not started as this rank: whatever stands between, a shell, numactl or
-// a debugger, has the rank in its environment as this process has.
+// Returns the nearest ancestor process that does not have this rank in its environment. Processes in between (a shell,
+// numactl or a debugger) have the same rank in their environment as this process.
 Launcher find_launcher() {
   const LaunchedRank& own = LaunchedRank::own();
   if (own.rank.empty()) return {};
@@ -33,7 +33,7 @@ Launcher find_launcher() {
       return {.pid = pid, .parent = parent, .start = stat.start, .name = stat.name};
     pid = stat.parent;
   }
-  return {};                               // started from outside of what this process sees
+  return {};                               // started from outside the processes that are visible here
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ OtherRanks OtherRanks::find() {
     bool stopped = false, waits = false;
     std::string name;
   };
-  std::map<int64_t, Rank> found;           // a rank may be several processes, a shell and what it started
+  std::map<int64_t, Rank> found;           // a rank may consist of several processes: a shell and its child
   for (const int64_t pid : all_processes()) {
     if (process_variable(pid, "PMIX_NAMESPACE") != own.job) continue;
     const auto number = whole_number(process_variable(pid, own.variable).value_or(""));

@@ -1,4 +1,5 @@
-// Launcher: the process that has started this one as one rank of several: mpirun, its daemon on another machine, Slurm's.
+// Launcher: the process that has started this one as one of several ranks: mpirun, its daemon on another machine, or
+// Slurm's daemon.
 #pragma once
 
 #include <cstdint>
@@ -6,33 +7,33 @@
 
 namespace blipft {
 
-/// Who this process is among those that were started together, as the launcher's variables say; found once.
+/// The identity of this process among those started together, from the launcher's environment variables. Read once.
 struct LaunchedRank {
   std::string rank;                        ///< "" for a process that was started alone
-  std::string variable;                    ///< that says so
-  std::string job;                         ///< PMIx' name of what was started with it; "": not said
-  int64_t ranks = 0, local_ranks = 0;      ///< in all, and of this machine; 0: not said
+  std::string variable;                    ///< environment variable that contains the rank
+  std::string job;                         ///< PMIx' name of the job; "": unknown
+  int64_t ranks = 0, local_ranks = 0;      ///< number of ranks in total and on this machine; 0: unknown
   static const LaunchedRank& own();
 };
 
 struct Launcher {
-  int64_t pid = 0;                         ///< 0: none, or none that can be seen
-  int64_t parent = 0;                      ///< the process that started this one: the launcher, or one between them
+  int64_t pid = 0;                         ///< 0: no launcher, or none that is visible
+  int64_t parent = 0;                      ///< parent of this process: the launcher, or a process between them
   std::string start, name;
-  /// Of this process, as it was when this was first called.
+  /// Returns the launcher of this process at the time of the first call.
   static const Launcher& own();
-  /// Whether that process has ended. False where there is none.
+  /// Returns true if the launcher has ended; false if there is none.
   bool gone() const;
 };
 
-/// Whether this process has lost its launcher, or what stood between them.
+/// Returns true if the launcher, or the parent process between launcher and this process, has ended.
 bool launcher_is_gone();
 
-/// What is known of this machine's other ranks of the same start, for one that waits for them.
+/// State of the other ranks of this job on this machine, for a rank that waits for them.
 struct OtherRanks {
   /// "rank 1 (process 4711) is stopped; rank 2 (process 4712, sleep) has not begun blipft"; "": nothing is known.
   std::string missing;
-  /// Whether no rank of a smaller number waits here as this one does.
+  /// True if no rank with a smaller number waits on this machine as this rank does.
   bool first_that_waits = true;
   static OtherRanks find();
 };

@@ -1,4 +1,4 @@
-// Judging ranks; see rank_watch.h.
+// Detection of lost and stalled ranks; see rank_watch.h.
 #include "liveness/rank_watch.h"
 
 #include <algorithm>
@@ -9,11 +9,11 @@ namespace blipft {
 
 namespace {
 constexpr size_t kListed = 8;
-constexpr uint64_t kMovedBytes = 1 << 16;  // fewer are the trace's, or the watchdog's own
+constexpr uint64_t kMovedBytes = 1 << 16;  // smaller amounts come from the trace or the watchdog itself
 
 std::string seconds_text(double seconds) { return concat(static_cast<int64_t>(seconds * 10 + 0.5) / 10.0, " s"); }
 
-// Returns true for a rank that has generated its own part and waits for the others' results.
+// Returns true for a rank that has generated its own part and waits for the results of others.
 bool waits_for_results(const Activity::State& state) {
   return state.phase == Activity::Phase::results && is_collective(state.doing);
 }
@@ -92,7 +92,8 @@ double RankWatch::allowed_stillness() const {
   return step < 2 ? kFirstSteps * timeout_ : std::max(timeout_, 2 * longest_still_);
 }
 
-// The missing: who is not in a collective while others are; else who is behind the others.
+// The missing ranks are those with fewer steps than the others, or else those that are not in a collective while others
+// are.
 std::optional<std::string> RankWatch::still(double now) const {
   if (progress_ < 0 || now - progress_ <= allowed_stillness()) return std::nullopt;
   std::vector<size_t> outside, behind, inside;

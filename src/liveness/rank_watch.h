@@ -1,5 +1,5 @@
-// RankWatch: rank 0's picture of all ranks, and the judgement that one of them is gone or that none gets any further.
-// No clock and no network of its own: see watchdog.h.
+// RankWatch: rank 0's view of all ranks. It decides if a rank is lost or if no rank makes progress. It uses no clock
+// and no network itself: see watchdog.h.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,39 @@
 
 namespace blipft {
 
-/// What a rank says of itself, about once a second.
+/// The state that a rank reports about once a second.
 struct Beat {
   uint64_t state = 0;                      ///< Activity::word()
   uint64_t progress = 0;                   ///< Activity::progress()
-  uint64_t io_bytes = 0;                   ///< read and written by the process so far
+  uint64_t io_bytes = 0;                   ///< total bytes read and written by the process
 };
 
-/// All times are seconds of one clock, which stands still while the watching process itself does not run.
+/// All times are seconds of one clock, which stops while the watching process itself does not run.
 class RankWatch {
  public:
-  /// Silence or stillness for so long is a fault. Stillness is allowed `kFirstSteps` times as long until a rank has
-  /// begun its third step (products are timed, graphs captured), twice as long as the longest that ended by itself
-  /// (long steps of a GPU, of which the host sees the end alone), and `kOtherPhases` times as long while ranks start,
-  /// save or end, where moving bytes count as progress.
+  /// `timeout_seconds` without a heartbeat or without progress is a fault. The limit for progress is longer in three
+  /// cases. It is `kFirstSteps` times as long until a rank has begun its third step, because products are timed and
+  /// graphs captured. It is twice the longest earlier pause that ended by itself, because the host sees only the end of
+  /// long GPU steps. It is `kOtherPhases` times as long while ranks start, save or end; in these phases bytes read or
+  /// written count as progress.
   RankWatch(int64_t ranks, double timeout_seconds, const Activity& names);
   static constexpr double kFirstSteps = 10, kOtherPhases = 30;
 
-  /// Ranks that never join are not watched.
+  /// Adds a rank. Ranks that never join are not watched.
   void joined(int64_t rank, const std::string& host, double now);
   void beat(int64_t rank, const Beat& beat, double now);
-  /// It has said that it ends in good order, or with an error of its own.
+  /// The rank has reported that it ends normally, or with an error of its own.
   void left(int64_t rank);
-  /// Its connection is closed. A rank that has not left before is gone.
+  /// The connection of the rank is closed. If the rank has not left before, it is lost.
   void closed(int64_t rank, double now);
 
-  /// What is wrong, and who is missing; the first fault there is.
+  /// Returns a description of the first fault and of the missing ranks; none if there is no fault.
   std::optional<std::string> verdict(double now) const;
-  /// Whether it is still to be heard: neither gone nor silent.
+  /// Returns true if the rank is still connected and not silent.
   bool hears(int64_t rank, double now) const;
-  /// Whether the connection of one is closed that has not left before.
+  /// Returns true if a rank's connection was closed although the rank had not left.
   bool has_gone() const;
-  /// Ranks that have not joined; "3, 5, 6".
+  /// Returns the ranks that have not joined, as "3, 5, 6".
   std::string absent() const;
 
  private:
@@ -50,7 +51,7 @@ class RankWatch {
     bool joined = false, left = false, gone = false;
     std::string host;
     Beat beat;
-    double heard = 0, changed = 0;         // changed: its beat, when it last told of something new
+    double heard = 0, changed = 0;         // heard: last message; changed: last beat with progress
   };
   std::string name(size_t rank) const;
   std::string list(const std::vector<size_t>& ranks, bool with_state) const;
@@ -61,7 +62,7 @@ class RankWatch {
   const double timeout_;
   const Activity& names_;
   std::vector<Rank> ranks_;
-  double progress_ = -1, longest_still_ = 0;  // when any rank last got further
+  double progress_ = -1, longest_still_ = 0;  // progress_: last time at which any rank made progress
 };
 
 }  // namespace blipft

@@ -1,9 +1,9 @@
 // Signals, and the thread that waits for them; see stop_request.h.
 //
-// A handler alone is not enough: while CUDA starts, its driver has one of its own for half a second, and what comes then is
-// lost. So the signals are blocked in every thread (each inherits that of the one that makes it), where they wait until the
-// thread of here takes them. It starts once main() has read the command line. The handlers are for a thread in which a
-// library unblocks them.
+// A signal handler alone is not enough: while CUDA starts, its driver installs its own handler for half a second, and a
+// signal in this time is lost. Therefore the signals are blocked in every thread (each thread inherits the mask of its
+// creator). A blocked signal stays pending until the thread of this file accepts it. This thread starts after main()
+// has read the command line. The handlers are for threads in which a library unblocks the signals.
 #include "liveness/stop_request.h"
 
 #include <signal.h>
@@ -25,7 +25,7 @@ namespace blipft {
 namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
-// A launcher may pass on what the terminal has sent to all already: that is one request.
+// A launcher may pass on a signal that the terminal has already sent to all processes: both count as one request.
 constexpr int64_t kOneRequestNs = 100'000'000;
 
 std::atomic<int> received{0};
@@ -41,7 +41,7 @@ int64_t now_ns() {
 
 void print(const char* text) { write_error_now(text); }
 
-// Only what a signal handler may do.
+// Notes a signal. Uses only functions that are allowed in a signal handler.
 void note(int signal) {
   int64_t none = 0;
   if (received_ns.compare_exchange_strong(none, now_ns())) {
@@ -58,7 +58,7 @@ void note(int signal) {
   _exit(128 + signal);
 }
 
-// Those that are noted: not a SIGINT that is ignored.
+// Returns the signals that are noted. SIGINT is excluded if it is ignored.
 sigset_t noted() {
   sigset_t set;
   sigemptyset(&set);
@@ -70,7 +70,8 @@ sigset_t noted() {
   return set;
 }
 
-// Of several ranks the first answers; not to SIGTERM, which mpirun sends to all when one was killed too.
+// If there are several ranks, only the first prints an answer. It does not answer SIGTERM, because mpirun also sends
+// SIGTERM to all ranks when one was killed.
 Speaks how_to_speak() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char* rank = std::getenv(name)) return strcmp(rank, "0") == 0 ? Speaks::of_users : Speaks::never;
@@ -101,7 +102,7 @@ void StopRequest::watch() {
   std::call_once(once, [] {
     listen();
     const sigset_t set = noted();
-    const timespec now{};                  // what was sent to this thread alone, since main() began
+    const timespec now{};                  // accepts signals sent to this thread alone since main() began
     for (int signal = 0; (signal = sigtimedwait(&set, nullptr, &now)) > 0;) note(signal);
     std::thread([set] {
       for (int signal = 0;;)
@@ -118,7 +119,7 @@ void StopRequest::release() {
     struct sigaction now{};
     if (sigaction(signal, nullptr, &now) == 0 && now.sa_handler == note) ::signal(signal, SIG_DFL);
   }
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);  // one that came meanwhile does now what it does by default
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);  // a signal that came in the meantime now has its default effect
   if (received != 0) raise(received);
 }
 

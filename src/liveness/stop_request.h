@@ -1,35 +1,37 @@
-// StopRequest: signals that ask a run to write a checkpoint and end.
+// StopRequest: signals that request a run to write a checkpoint and end.
 #pragma once
 
 namespace blipft {
 
-/// The process ends with this code when it was asked to stop and has written a checkpoint: run it again to go on
+/// Exit code of a process that was requested to stop and has written a checkpoint. Run the process again to resume
 /// (EX_TEMPFAIL of sysexits.h).
 constexpr int kStoppedCode = 75;
 
-/// A file that may not grow further (SIGXFSZ) and a log that nobody reads any more (SIGPIPE) are errors of write() from now
-/// on, told as such or gone through, and no end of the process.
+/// From now on, a file that must not grow further (SIGXFSZ) and a log without a reader (SIGPIPE) do not end the
+/// process. They are errors of write(), which are reported or ignored.
 void ignore_signals_of_writes();
 
-/// SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are noted instead of ending the process, also when this object is gone: one that
-/// comes while a stopped run ends changes nothing. The first is answered with a line, by one rank; a second one ends the
-/// process at once. They are blocked in all threads but one that waits for them; a SIGINT that whoever started the process
-/// had it ignore (a shell's background job) stays ignored. All that a process makes share what came.
+/// SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are noted and do not end the process, even after this object is destroyed: a
+/// signal that comes while a stopped run ends has no effect. One rank answers the first signal with a line. A second
+/// signal ends the process at once. The signals are blocked in all threads except one that waits for them. If the
+/// process was started with SIGINT ignored (a shell's background job), SIGINT stays ignored. All objects in a process
+/// share the noted signal.
 class StopRequest {
  public:
   StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
-  /// The signal that came, 0: none.
+  /// Returns the noted signal, or 0 if there is none.
   int signal() const;
   static const char* name(int signal);
 
-  /// Blocks the signals, which wait for watch() from then on. The first line of main(): a signal that comes earlier, while
-  /// the system loads and initialises libraries, ends the process as it ends any.
+  /// Blocks the signals; they stay pending until watch() runs. Call this in the first line of main(): an earlier
+  /// signal, while the system loads and initialises libraries, ends the process as usual.
   static void listen();
-  /// Starts the thread that notes signals, the first time. Before other threads start: they inherit which signals are blocked.
+  /// The first call starts the thread that notes signals. Call it before other threads start, because they inherit the
+  /// signal mask.
   static void watch();
-  /// Back to what signals do by default, for what is no run. One that came already does that now.
+  /// Restores the default effect of the signals, for modes that are not a run. A signal noted earlier is raised now.
   static void release();
 };
 

@@ -29,16 +29,17 @@ using Clock = std::chrono::steady_clock;
 
 enum MessageType : uint32_t { kBeat = 1, kGoodbye, kFailing, kVerdict };
 
-constexpr double kJoinSeconds = 15;        // after which absent ranks are named
-constexpr double kFailingSeconds = 5;      // in which a failing rank ends the others
-constexpr double kSignalSeconds = 0.5;     // from SIGTERM to its effect
-constexpr double kLongestTick = 2;         // of the clock; a quarter of the timeout, if that is less
+constexpr double kJoinSeconds = 15;        // after this time, absent ranks are reported
+constexpr double kFailingSeconds = 5;      // after this time, absent ranks are reported
+constexpr double kSignalSeconds = 0.5;     // time for a failing rank to end the others
+constexpr double kLongestTick = 2;         // maximum time that the clock counts between two calls, or a quarter of the
+                                           // timeout if that is less
 
 std::atomic<bool> terminated{false};
 
 void note_signal(int) { terminated.store(true, std::memory_order_relaxed); }
 
-// Bytes that this process has read and written so far, 0 where the system does not tell.
+// Returns the bytes that this process has read and written so far, or 0 if the system does not report them.
 uint64_t io_bytes() {
   const int file = open("/proc/self/io", O_RDONLY | O_CLOEXEC);
   if (file < 0) return 0;
@@ -51,10 +52,11 @@ uint64_t io_bytes() {
   return sum;
 }
 
-// Seconds in which this process ran: when it was stopped, or got no processor, the others are not to blame.
+// Counts the seconds in which this process ran. While it was stopped or got no processor, the other ranks are not at
+// fault.
 class ActiveClock {
  public:
-  /// Time between two looks counts as `longest_tick` at most.
+  /// The time between two calls of now() counts as `longest_tick` at most.
   explicit ActiveClock(double longest_tick) : longest_tick_(longest_tick) {}
   double now() {
     const Clock::time_point now = Clock::now();
@@ -93,14 +95,14 @@ class Watchdog::Thread {
   ~Thread() {
     stop(kGoodbye);
     thread_.join();
-    // A connection that is closed with something unread in it takes the goodbye with it; the process ends after MPI,
-    // which ends on all ranks together.
+    // Closing a connection that holds unread data can discard the goodbye. Therefore the connection stays open until
+    // the process ends. The process ends after MPI, which ends on all ranks together.
     static std::vector<std::unique_ptr<ControlChannel>> parked;
     if (channel_) parked.push_back(std::move(channel_));
     if (handles_) std::signal(SIGTERM, SIG_DFL);
   }
 
-  // Tells rank 0 why this rank will not be heard any more, and ends or goes on listening.
+  // Sends rank 0 the reason why this rank will be silent, then ends the thread (kGoodbye) or continues to listen.
   void stop(MessageType type) {
     std::unique_lock lock(mutex_);
     last_word_ = type;
@@ -155,7 +157,7 @@ class Watchdog::Thread {
     }
   }
 
-  // Whether this rank has said goodbye.
+  // Returns true if this rank has sent its goodbye.
   bool ends() {
     std::unique_lock lock(mutex_);
     if (last_word_ == 0 || told_) return last_word_ == kGoodbye;
@@ -200,14 +202,14 @@ class Watchdog::Thread {
     follow_signal(now);
   }
 
-  // Whether this process itself did not run for a time, in which the others may have ended without it.
+  // Detects that this process itself did not run for a time in which the other ranks may have ended.
   void note_absence() {
     const Clock::time_point now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - ticked_).count();
     ticked_ = now;
     if (seconds > timeout_ / 2) absent_seconds_ = seconds, back_ = now;
   }
-  // Why ranks are gone: `killed`, unless it was this one that was missing a moment ago.
+  // Returns the reason why ranks are lost: `killed`, unless this process itself did not run until a moment ago.
   std::string why_gone(const std::string& killed) const {
     if (absent_seconds_ == 0 || Clock::now() - back_ > std::chrono::seconds(5)) return killed;
     return concat("this rank itself did not run for ", static_cast<int64_t>(absent_seconds_ + 0.5), " s (stopped, or without ",
@@ -228,7 +230,7 @@ class Watchdog::Thread {
     finish(failure);
   }
 
-  // Rank 0, or one that rank 0 does not hear, watches itself.
+  // Returns true if this rank watches itself: rank 0, or a rank without a connection to rank 0.
   bool alone() {
     if (rank_ == 0) return true;
     if (!channel_ && !watches_itself_) watches_itself_ = true, watch_.joined(rank_, host_, clock_.now());
@@ -253,7 +255,7 @@ class Watchdog::Thread {
 
   void take_from_server(const ControlChannel::Event& event, double now) {
     heard_ = now;
-    if (failing_) return;                  // it has spoken, and ends the others: that they go is no news
+    if (failing_) return;                  // this rank ends all others, so their end is expected
     if (event.kind == ControlChannel::Event::Kind::closed) {
       if (!server_left_ && peer_failing_ < 0)
         lose(why_gone(concat("missing: ", server_name(), ": killed, its process has ended without a word")));
@@ -264,7 +266,7 @@ class Watchdog::Thread {
     if (event.message.type == kGoodbye) server_left_ = true;
     if (event.message.type == kFailing) peer_fails(event.message.rank, now);
     if (event.message.type != kVerdict) return;
-    if (event.message.values[0] == 0) _exit(kLostRankExit);  // it is this rank that was stopped; the others have told
+    if (event.message.values[0] == 0) _exit(kLostRankExit);  // only this rank was stopped; others reported it
     lose(event.message.text);
   }
 
@@ -279,7 +281,7 @@ class Watchdog::Thread {
   }
 
   void judge(double now) {
-    if (failing_) return;                  // it ends all by itself
+    if (failing_) return;                  // this rank ends all ranks by itself
     if (peer_failing_ >= 0) {
       if (now - failing_since_ > kFailingSeconds) finish(concat("missing: rank ", peer_failing_, ", which has failed"));
       return;
@@ -309,7 +311,8 @@ class Watchdog::Thread {
       }
     }
     print_line(why);
-    // They close when they have read it; before that the end of this process might take it from them.
+    // The other ranks close their connections after reading the verdict. If this process ended earlier, they might not
+    // receive it.
     const Clock::time_point last = Clock::now() + std::chrono::seconds(5);
     while (told > 0 && Clock::now() < last)
       for (const ControlChannel::Event& event : channel_->poll(0.1))
@@ -322,7 +325,7 @@ class Watchdog::Thread {
     end();
   }
 
-  // The one line of this rank.
+  // Prints the only line of this rank about its end.
   void print_line(const std::string& why) const {
     const std::string line = concat("\nblipft: rank ", rank_, " on ", host_, ": ",
                                     activity_.text(activity_.state()), "; ", why, "\n");
@@ -330,15 +333,15 @@ class Watchdog::Thread {
   }
 
   [[noreturn]] void end() const {
-    std::thread([this] {                   // a file system that hangs does not keep it
+    std::thread([this] {                   // a file system that hangs does not block the exit
       const std::lock_guard lock(check_mutex_);
       if (at_end_) quietly(at_end_);
     }).detach();
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others print theirs before mpirun ends them
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others print before mpirun ends them
     _exit(kLostRankExit);
   }
 
-  // mpirun sends SIGTERM to all when one is killed: time enough for a verdict, and then what SIGTERM does.
+  // mpirun sends SIGTERM to all ranks when one is killed: wait for a verdict, then let SIGTERM have its default effect.
   void follow_signal(double now) {
     if (!terminated.load(std::memory_order_relaxed)) return;
     if (terminated_since_ < 0) terminated_since_ = now;
@@ -352,7 +355,7 @@ class Watchdog::Thread {
   const std::string host_;
   const double timeout_, period_;
   ActiveClock clock_;
-  RankWatch watch_;                        // rank 0's
+  RankWatch watch_;                        // of rank 0, or of a rank that watches itself
   ControlAddress server_;
   std::unique_ptr<ControlChannel> channel_;  // null: no connection
   bool handles_ = false, checked_join_ = false, watches_itself_ = false, server_left_ = false, failing_ = false;
@@ -364,9 +367,9 @@ class Watchdog::Thread {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  uint32_t last_word_ = 0;                 // what stop() has asked for
+  uint32_t last_word_ = 0;                 // message type that stop() has requested; 0: none
   bool told_ = false;
-  mutable std::mutex check_mutex_;         // of the two that follow
+  mutable std::mutex check_mutex_;         // guards check_ and at_end_
   std::function<std::string()> check_;
   std::function<void()> at_end_;
   std::thread thread_;

@@ -1,10 +1,12 @@
-// Watchdog: a thread of every rank that sees what the ranks are in, and ends them when one is gone or all stand still.
+// Watchdog: a thread on every rank that observes the activity of all ranks, and ends them if one is lost or none makes
+// progress.
 //
-// Each rank tells rank 0 about once a second what it is in, over TCP and not MPI, which belongs to the training thread;
-// rank 0 tells the others that it is there, and its verdict. A connection that closes without a goodbye is a killed
-// rank, found at once; silence is a stopped rank or a dead machine. After a verdict every rank prints one line (rank,
-// host, what it was in, who is missing) and its process ends with kLostRankExit, whatever its training thread is in.
-// Where a rank cannot reach rank 0 it says so once, and goes on without.
+// Each rank reports its activity to rank 0 about once a second. The reports use TCP instead of MPI, because MPI belongs
+// to the training thread. Rank 0 sends the others its own heartbeats and its verdict. A connection that closes without
+// a goodbye means a killed rank, and is detected at once. Silence means a stopped rank or a dead machine. After a
+// verdict every rank prints one line (rank, host, its activity, missing ranks), and its process exits with
+// kLostRankExit, whatever its training thread is doing. A rank that cannot reach rank 0 warns once and continues
+// without it.
 #pragma once
 
 #include <functional>
@@ -15,27 +17,27 @@
 
 namespace blipft {
 
-/// Exit code of ranks that end because another is gone, or because none gets any further.
+/// Exit code of ranks that end because another rank is lost or because no rank makes progress.
 constexpr int kLostRankExit = 3;
 
 class Watchdog {
  public:
-  /// Called by all ranks of `world`, whose activity() it reads. Handles SIGTERM, where nobody else does: it waits a
-  /// moment for a verdict, since mpirun sends it to the others when a rank is killed, and then ends the process as the
-  /// signal does.
+  /// Called by all ranks of `world`; reads world.activity(). Handles SIGTERM unless another handler is installed: the
+  /// watchdog first waits a moment for a verdict, because mpirun sends SIGTERM to the other ranks when one is killed.
+  /// Then SIGTERM ends the process as usual.
   Watchdog(const World& world, double timeout_seconds);
-  /// Says goodbye: a rank whose run ends in good order.
+  /// Sends a goodbye: the run of this rank has ended normally.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Asked about once a second on the watchdog's thread, until it is replaced; not empty: what has gone wrong on this
-  /// rank, which ends all.
+  /// Sets a function that the watchdog's thread calls about once a second, until it is replaced. If it returns a
+  /// non-empty text, this text describes a failure of this rank, and all ranks end.
   void set_check(std::function<std::string()> failure);
-  /// Called in the last moment of a process that ends because another rank is gone; it must be done in 0.2 s. To be set
-  /// before the first step.
+  /// Sets a function that is called just before the process ends because another rank is lost; the function must return
+  /// within 0.2 s. Set it before the first step.
   void set_end(std::function<void()> end);
-  /// This rank is about to end all with an error of its own, which it prints itself: the others wait for that.
+  /// Call this before this rank ends all ranks with an error that it prints itself: the others wait for that.
   void failing();
 
  private:
