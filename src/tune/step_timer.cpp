@@ -16,10 +16,10 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostSteps = 4;          // that count, in flight together
-constexpr double kFewestSteps = 3;         // one that warms up, one that counts, and the one before it
+constexpr int64_t kMostSteps = 4;          // maximum steps of a measurement, in flight together
+constexpr double kFewestSteps = 3;         // a warm-up step, a measured step, and the step before it
 
-// A timing needs no evaluation, no records.
+// Returns the configuration of a timed step, without evaluation and trace.
 Config bare(Config config, const TimedStep& step) {
   step.settings.apply(config);
   config.train.accumulate_grad_batches = step.micro_batches;
@@ -32,7 +32,7 @@ Config bare(Config config, const TimedStep& step) {
   return config;
 }
 
-// Lengths of `count` texts that take `rows` rows in all.
+// Returns the length of text i if `count` texts have `rows` rows in total, divided evenly.
 int64_t length_of(int64_t i, int64_t count, int64_t rows) { return rows / count + (i % count < rows % count ? 1 : 0); }
 
 // One step of random texts and pictures.
@@ -80,12 +80,12 @@ class RandomBatch {
   HostBatch batch_;
 };
 
-// All that a rank needs for steps. What it holds is given back when it ends, in reverse.
+// All objects that a rank needs to run steps. They are released in reverse order.
 class StepTimer {
  public:
   StepTimer(const StepTimerParts& parts, const Config& asked, const TimedStep& step)
       : parts_(parts), config_(bare(asked, step)), text_(step.text) {}
-  // Of this rank alone. Throws where memory does not suffice.
+  // Reserves the memory of this rank; not collective. Throws if there is not enough memory.
   void take_memory() {
     Device& device = *parts_.device;
     model_ = make_model(config_);
@@ -108,14 +108,15 @@ class StepTimer {
     parts_.groups->withdraw();
   }
   void bind() { engine_->bind(); }
-  void warm_up() { engine_->program->warm_up(arena_->scratch(), arena_->peer_scratch()); }  // by all ranks
+  void warm_up() { engine_->program->warm_up(arena_->scratch(), arena_->peer_scratch()); }  // called by all ranks
   void prepare() {
     const WeightContext context{.units = model_->units(), .store = &engine_->store, .strategy = engine_->strategy.get(),
                                 .device = parts_.device, .ops = ops_.get(), .scratch = arena_->scratch()};
     init_weights(context, static_cast<uint64_t>(config_.train.seed));
     engine_->program->prepare({text_});
   }
-  // Seconds of one of `count` steps, of several from the first one's end on. By all ranks.
+  // Runs `count` steps and returns the seconds per step. If count > 1, the first step is not measured. Called by all
+  // ranks together.
   double run(int64_t count) {
     StepProgram& program = *engine_->program;
     int64_t begin = 0, end = 0;
@@ -145,7 +146,8 @@ class StepTimer {
   std::unique_ptr<RandomBatch> batch_;
 };
 
-// What each rank does alone. Why it failed on one, on all ranks; "": it did on none.
+// Runs `body`, which must not be collective, on each rank. Returns the same text on all ranks: the error of the first
+// rank that failed, or "" if none failed.
 template <class Body>
 std::string failure_of(const World& world, const Body& body) {
   std::string failure;
@@ -161,7 +163,7 @@ std::string failure_of(const World& world, const Body& body) {
 
 CandidateTime failed(const std::string& failure) { return {0, brief(failure, 160), true}; }
 
-// From the first collective of the candidate to the last.
+// Times a candidate: everything from its first collective to its last.
 CandidateTime time_connected(StepTimer& timer, const World& world, const TimedStep& step, const TimingAllowance& allowance,
                              const std::function<double()>& passed) {
   if (const std::string why = failure_of(world, [&] { timer.bind(); }); !why.empty()) return failed(why);
@@ -173,7 +175,8 @@ CandidateTime time_connected(StepTimer& timer, const World& world, const TimedSt
   return {step.scale * steps(std::max<int64_t>(2, std::llround(std::floor(room))))};
 }
 
-// Seconds from now on, of the rank for which it is latest. Called by all ranks.
+// Returns a clock that starts now. It returns seconds, the maximum over all ranks. All ranks call this and the clock
+// together.
 ChoiceTiming::Clock clock_of(const StepTimerParts& parts) {
   return [&parts, start = parts.now()] { return parts.world->max(parts.now() - start); };
 }
@@ -190,8 +193,8 @@ CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const 
     return time;
   } catch (const std::exception& error) {
     if (world.size() == 1) return failed(error.what());
-    // Others may wait in a collective for this rank, and its memory cannot be freed while its own work waits for them: the
-    // process ends with it.
+    // Other ranks may wait in a collective for this rank, and its memory cannot be freed while its own work waits for
+    // them. Therefore the process ends without freeing the memory.
     (void)timer.release();
     throw;
   }

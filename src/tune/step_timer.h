@@ -1,7 +1,7 @@
-// A few steps of some settings on this machine, timed, before anything of the run itself is there.
+// Times a few steps of candidate settings on this machine, before any part of the run itself exists.
 //
-// Weights and data are random numbers, and all that is made for it is given back: device memory, page-locked memory, graphs.
-// It has an Ops of its own, and reads and changes nothing of a run but the device and the communicators.
+// Weights and data are random numbers. All resources are released afterwards: device memory, page-locked memory,
+// graphs. The timing has its own Ops object. It uses nothing of the run except the device and the communicators.
 #pragma once
 
 #include <chrono>
@@ -17,16 +17,16 @@
 
 namespace blipft {
 
-/// Where steps are timed; nothing here is owned.
+/// The environment in which steps are timed; the pointers are not owned.
 struct StepTimerParts {
   const World* world = nullptr;
   Device* device = nullptr;
   CommGroups* groups = nullptr;
   GroupSizes sizes{1};
-  int64_t device_bytes = 0;                ///< that a rank has for its plan; 0: not known (CPUs)
-  /// Of the device; it times no matrix products.
+  int64_t device_bytes = 0;                ///< device memory of a rank for its plan; 0: unknown (CPUs)
+  /// Creates the Ops of the device. This Ops does not time matrix products.
   std::function<std::unique_ptr<Ops>()> make_ops;
-  /// Seconds from any moment on, by which the time that is left is counted.
+  /// Returns the seconds since an arbitrary moment, for measuring the remaining time.
   std::function<double()> now = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
