@@ -1,7 +1,8 @@
-// decode_image: JPEG through libjpeg, PNG through libpng and WebP (image_webp.cpp), into the pixels that PIL gives a training script.
+// decode_image: decodes JPEG with libjpeg, PNG with libpng and WebP (image_webp.cpp) into the pixels that PIL gives a
+// training script.
 //
-// Both libraries report errors with longjmp, so each stage between setjmp and return holds plain values only; memory
-// and library handles live in owners outside of it.
+// Both libraries report errors with longjmp. Therefore each stage between setjmp and return holds only plain values;
+// memory and library handles belong to owner objects outside of the stage.
 #include <algorithm>
 #include <cctype>
 #include <csetjmp>
@@ -24,7 +25,8 @@
 namespace blipft {
 namespace {
 
-/// Room for `rows` more rows. Memory is taken as rows are decoded: a short file may promise any size.
+/// Appends a row and returns its start. The first call reserves capacity for `rows` rows, but rows are only added as
+/// they are decoded, because a short file may claim any size.
 uint8_t* add_row(std::vector<uint8_t>& pixels, int64_t row_bytes, int64_t rows) {
   if (pixels.empty()) pixels.reserve(static_cast<size_t>(row_bytes * rows));
   pixels.resize(pixels.size() + static_cast<size_t>(row_bytes));
@@ -33,7 +35,7 @@ uint8_t* add_row(std::vector<uint8_t>& pixels, int64_t row_bytes, int64_t rows) 
 
 // ---------------------------------------------------------------- JPEG
 
-/// Owner of a libjpeg decompressor. libjpeg calls back with `info.err`, which is the first member of `error`.
+/// Owns a libjpeg decompressor. libjpeg calls back with `info.err`, which is the first member of `error`.
 class JpegReader {
  public:
   JpegReader(const uint8_t* bytes, size_t size) : bytes_(bytes), size_(size) {
@@ -48,8 +50,8 @@ class JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  /// Each stage returns false when the file is broken; message() says how.
-  /// `metadata`: keep what orientation() looks at.
+  /// Each stage returns false if the file is broken; message() gives the reason.
+  /// `metadata`: keep the markers that orientation() reads.
   bool read_header(bool metadata) {
     if (setjmp(error_.jump)) return false;
     jpeg_create_decompress(&info_);
@@ -71,7 +73,7 @@ class JpegReader {
     JSAMPROW rows[1] = {row};
     return jpeg_read_scanlines(&info_, rows, 1) == 1;
   }
-  /// Reads up to the end marker, so that a file cut short in its last bytes is noticed.
+  /// Reads up to the end marker, so that a file that lacks only its last bytes is detected.
   bool finish() {
     if (setjmp(error_.jump)) return false;
     return jpeg_finish_decompress(&info_);
@@ -79,7 +81,7 @@ class JpegReader {
 
   int64_t width() const { return info_.image_width; }
   int64_t height() const { return info_.image_height; }
-  /// What libjpeg keeps of a picture with several scans: all coefficients.
+  /// Returns the bytes that libjpeg needs for the coefficients of a picture with several scans; 0 for a single scan.
   int64_t kept_bytes() {
     if (!jpeg_has_multiple_scans(&info_)) return 0;
     int64_t blocks = 0;
@@ -88,14 +90,14 @@ class JpegReader {
     return blocks * int64_t{sizeof(JBLOCK)};
   }
   int components() const { return info_.num_components; }
-  /// To be asked before finish(), which drops the markers.
+  /// Call this before finish(), which drops the markers.
   int orientation() const {
     using namespace std::string_view_literals;
     static constexpr auto exif_start = "Exif\0\0"sv, xmp_start = "http://ns.adobe.com/xap/1.0/\0"sv;
     std::string exif, xmp;
     for (auto* marker = info_.marker_list; marker; marker = marker->next) {
       const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
-      if (data.starts_with(exif_start)) exif += data.substr(exif_start.size());  // long EXIF goes on in the next
+      if (data.starts_with(exif_start)) exif += data.substr(exif_start.size());  // long EXIF continues in the next one
       if (data.starts_with(xmp_start)) xmp = data.substr(xmp_start.size());
     }
     return picture_orientation(exif, xmp);
@@ -109,7 +111,8 @@ class JpegReader {
     char text[JMSG_LENGTH_MAX];
   };
 
-  /// libjpeg goes on after these with invented pixels. Others (bytes between markers, odd versions) are harmless.
+  /// Returns true for warnings after which libjpeg invents pixels. Other warnings (bytes between markers, unusual
+  /// versions) are harmless.
   static bool loses_pixels(int code) {
     return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE ||
            code == JWRN_ARITH_BAD_CODE || code == JWRN_MUST_RESYNC || code == JWRN_BOGUS_PROGRESSION;
@@ -133,7 +136,7 @@ class JpegReader {
   jpeg_progress_mgr watch_{};
 };
 
-/// One row of CMYK as JPEG files hold it (all four inverted, as Adobe writes them) to RGB, in PIL's integer arithmetic.
+/// Converts one row of CMYK (all four values inverted, as Adobe writes them) to RGB, in PIL's integer arithmetic.
 void cmyk_row_to_rgb(const uint8_t* cmyk, int64_t width, uint8_t* rgb) {
   for (int64_t x = 0; x < width; ++x, cmyk += 4, rgb += 3) {
     const int white = cmyk[3];  // 255 - K
@@ -170,12 +173,12 @@ Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, co
 
 // ---------------------------------------------------------------- PNG
 
-/// Owner of a libpng reader over bytes in memory.
+/// Owns a libpng reader over bytes in memory.
 class PngReader {
  public:
   PngReader(const uint8_t* bytes, size_t size) : bytes_(bytes), size_(size) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, &raise, [](png_structp png, png_const_charp text) {
-      // libpng goes on without what it warns of; without tRNS the pixels would be others.
+      // libpng only warns of these errors and continues; without tRNS the pixels would differ.
       if (std::string_view(text).starts_with("tRNS")) png_error(png, text);
     });
     BLIPFT_CHECK(png_, "libpng could not start");
@@ -191,14 +194,14 @@ class PngReader {
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  /// Reads the header and asks for rows of 8 bit, but of 16 bit for 16-bit gray, of 1 to 4 channels: gray, palette
-  /// index or RGB, and with `alpha` the alpha that the file has for each pixel.
+  /// Reads the header and requests rows of 8 bits per channel (16 bits for 16-bit gray) with 1 to 4 channels: gray,
+  /// palette index or RGB. With `alpha`, rows include the alpha channel if the file has one.
   bool read_header(bool alpha) {
     if (setjmp(jump_)) return false;
     if (!info_) return false;
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_ALWAYS, kept_chunks, 2);
     png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // decode_png checks the number of pixels
-    png_set_chunk_cache_max(png_, 64);                  // texts and the like are unpacked: at most 256 MiB of them
+    png_set_chunk_cache_max(png_, 64);                  // chunks such as texts are unpacked: at most 256 MiB of them
     png_set_chunk_malloc_max(png_, size_t{4} << 20);
     png_read_info(png_, info_);
     color_ = png_get_color_type(png_, info_);
@@ -210,7 +213,7 @@ class PngReader {
     } else if (color_ == PNG_COLOR_TYPE_GRAY && depth_ < 8) {
       png_set_expand_gray_1_2_4_to_8(png_);
     }
-    if (depth_ == 16 && !gray16_) png_set_strip_16(png_);  // the high byte, as PIL takes it
+    if (depth_ == 16 && !gray16_) png_set_strip_16(png_);  // keeps the high byte, as PIL does
     if (!alpha) png_set_strip_alpha(png_);
     passes_ = png_set_interlace_handling(png_);
     return true;
@@ -220,14 +223,14 @@ class PngReader {
     png_read_update_info(png_, info_);
     return true;
   }
-  /// `rows` becomes [height, row_bytes()].
+  /// Sets `rows` to [height, row_bytes()].
   bool read_rows(std::vector<uint8_t>& rows) {
     if (setjmp(jump_)) return false;
     if (passes_ > 1) rows.resize(static_cast<size_t>(row_bytes() * height()));
     for (int pass = 0; pass < passes_; ++pass)
       for (int64_t y = 0; y < height(); ++y)
         png_read_row(png_, passes_ > 1 ? rows.data() + y * row_bytes() : add_row(rows, row_bytes(), height()), nullptr);
-    png_read_end(png_, info_);  // metadata may come behind the pixels
+    png_read_end(png_, info_);  // metadata may follow the pixels
     return true;
   }
 
@@ -238,10 +241,10 @@ class PngReader {
   bool has_palette() const { return color_ == PNG_COLOR_TYPE_PALETTE; }
   bool gray16() const { return gray16_; }
   bool has_alpha_channel() const { return color_ & PNG_COLOR_MASK_ALPHA; }
-  /// Indices past the palette's end are black.
+  /// Returns a palette color. Indices beyond the end of the palette are black.
   png_color palette(uint8_t index) const { return index < palette_size_ ? palette_[index] : png_color{}; }
   const std::string& message() const { return message_; }
-  /// The content of the last tRNS or eXIf chunk. To be asked after read_rows().
+  /// Returns the content of the last tRNS or eXIf chunk. Call this after read_rows().
   std::optional<std::string> chunk(const char* kind) const {
     png_unknown_chunkp chunks = nullptr;
     const int count = png_get_unknown_chunks(png_, info_, &chunks);
@@ -256,9 +259,9 @@ class PngReader {
   }
 
  private:
-  static constexpr png_byte kept_chunks[] = "tRNS\0eXIf";  // as they are: libpng drops what is odd in them
+  static constexpr png_byte kept_chunks[] = "tRNS\0eXIf";  // stored unparsed, because libpng drops unusual contents
 
-  /// The last text with this keyword; empty: none.
+  /// Returns the last text with this keyword, or "" if there is none.
   std::string text(const char* keyword) const {
     png_textp texts = nullptr;
     const int count = png_get_text(png_, info_, &texts, nullptr);
@@ -266,7 +269,8 @@ class PngReader {
       if (!std::strcmp(texts[i].key, keyword)) return texts[i].text;
     return {};
   }
-  /// EXIF as ImageMagick writes it into a text: three lines of header, then hexadecimal digits. Empty: it is broken.
+  /// Decodes EXIF that ImageMagick stores as text: three header lines, then hexadecimal digits. Returns "" if it is
+  /// broken.
   static std::string raw_profile(const std::string& text) {
     std::string bytes;
     int lines = 0, digits = 0, value = 0;
@@ -297,10 +301,10 @@ class PngReader {
   std::string message_ = "libpng could not start";
 };
 
-/// What a PNG's rows mean.
+/// Converts the rows of a PNG to RGB.
 class PngPixels {
  public:
-  /// `white_background`: the rows have the file's alpha, and tRNS counts. After the rows were read.
+  /// `white_background`: rows have the file's alpha channel, and tRNS is applied. Construct this after read_rows().
   PngPixels(const PngReader& reader, bool white_background, const std::string& name)
       : channels_(reader.channels()), has_palette_(reader.has_palette()), gray16_(reader.gray16()) {
     for (int i = 0; i < 256; ++i) palette_[i] = reader.palette(static_cast<uint8_t>(i));
@@ -309,7 +313,7 @@ class PngPixels {
     if (const std::optional<std::string> transparency = reader.chunk("tRNS")) read_transparency(*transparency, name);
   }
 
-  /// One row to RGB, on white where it is transparent.
+  /// Converts one row to RGB; transparent pixels are blended with white.
   void to_rgb(const uint8_t* row, int64_t width, uint8_t* rgb) const {
     const int64_t bytes = gray16_ ? 2 : channels_;
     for (int64_t x = 0; x < width; ++x, row += bytes, rgb += 3) {
@@ -321,7 +325,7 @@ class PngPixels {
       } else if (channels_ >= 3) {
         rgb[0] = row[0], rgb[1] = row[1], rgb[2] = row[2];
       } else {
-        // PIL clips 16-bit gray to 255, it does not scale it.
+        // PIL clips 16-bit gray to 255 and does not scale it.
         rgb[0] = rgb[1] = rgb[2] = !gray16_ ? row[0] : row[0] ? 255 : row[1];
       }
       if (channels_ % 2 == 0) alpha = row[channels_ - 1];
@@ -332,8 +336,8 @@ class PngPixels {
   }
 
  private:
-  /// One alpha for each palette entry; else the colour that is transparent. PIL compares its low bytes with what it
-  /// makes of the pixels, whatever their depth; but a bit of 1-bit gray is white where it is set.
+  /// Reads tRNS: one alpha per palette entry, or else the transparent colour. As in PIL, the low bytes of this colour
+  /// are compared with the converted 8-bit pixels of any depth; a set bit of 1-bit gray is white (255).
   void read_transparency(const std::string& chunk, const std::string& name) {
     if (has_palette_) {
       std::copy_n(chunk.begin(), std::min(chunk.size(), std::size(palette_alpha_)), palette_alpha_);
@@ -352,9 +356,9 @@ class PngPixels {
   uint8_t palette_alpha_[256], key_[3] = {};
 };
 
-/// Refuses a chunk that is longer than what is left of the file: libpng takes the memory for it before it reads it.
+/// Refuses a chunk that is longer than the rest of the file, because libpng allocates its memory before reading it.
 void check_chunks(const uint8_t* bytes, size_t size, const std::string& name) {
-  for (size_t at = 8; size - at >= 8;) {            // behind the signature: length, name, content, checksum
+  for (size_t at = 8; size - at >= 8;) {            // after the signature: length, name, content, checksum
     const size_t length = static_cast<size_t>(bytes[at]) << 24 | static_cast<size_t>(bytes[at + 1]) << 16 |
                           static_cast<size_t>(bytes[at + 2]) << 8 | bytes[at + 3];
     const size_t left = size - at - 8;
@@ -377,7 +381,7 @@ Image decode_png(const uint8_t* bytes, size_t size, const std::string& name, con
   std::vector<uint8_t> rows;
   if (!reader.read_rows(rows)) refuse_picture(name, reader.message());
   const PngPixels pixels(reader, settings.white_background, name);
-  // Pixels of three or four channels become RGB in their place: a large picture is not held twice.
+  // Pixels of three or four channels are converted to RGB in the same buffer, to hold a large picture only once.
   const bool in_place = pixel_bytes >= 3;
   if (!in_place) image.rgb.resize(static_cast<size_t>(image.width * image.height * 3));
   uint8_t* const rgb = in_place ? rows.data() : image.rgb.data();

@@ -1,4 +1,5 @@
-// EXIF and XMP orientation, read leniently: metadata is often damaged, and the picture is good without it.
+// EXIF and XMP orientation. Errors in metadata are ignored, because metadata is often damaged while the picture is
+// good.
 #include "pictures/image_orientation.h"
 
 #include <bit>
@@ -12,14 +13,14 @@ namespace {
 
 constexpr uint64_t orientation_tag = 0x0112;
 
-/// Numbers in a TIFF structure of either byte order.
+/// Reads numbers from a TIFF structure of either byte order.
 class TiffBytes {
  public:
   TiffBytes(std::string_view bytes, bool big_endian) : bytes_(bytes), big_endian_(big_endian) {}
 
   uint64_t size() const { return bytes_.size(); }
   bool has(uint64_t offset, uint64_t count) const { return offset <= size() && count <= size() - offset; }
-  /// An unsigned number of `width` bytes; they must be there.
+  /// Returns an unsigned number of `width` bytes; the caller checks that these bytes exist.
   uint64_t number(uint64_t offset, int width) const {
     uint64_t value = 0;
     for (int i = 0; i < width; ++i) {
@@ -34,7 +35,7 @@ class TiffBytes {
   bool big_endian_;
 };
 
-/// Bytes of a value of a TIFF type; 0: no such type.
+/// Returns the bytes of a value of a TIFF type, or 0 for an unknown type.
 uint64_t type_width(uint64_t type) {
   switch (type) {
     case 1: case 2: case 6: case 7: return 1;       // byte, text, signed byte, undefined
@@ -45,7 +46,8 @@ uint64_t type_width(uint64_t type) {
   }
 }
 
-/// The value at `offset`. Bytes and texts are no numbers. A negative number becomes a large one, and means nothing too.
+/// Returns the value at `offset`, or none for bytes and texts. A negative number becomes a large one; both mean no
+/// orientation.
 std::optional<double> first_number(const TiffBytes& tiff, uint64_t offset, uint64_t type) {
   const auto number = [&](uint64_t at, int width) { return static_cast<double>(tiff.number(at, width)); };
   switch (type) {
@@ -57,13 +59,13 @@ std::optional<double> first_number(const TiffBytes& tiff, uint64_t offset, uint6
   }
 }
 
-/// The orientation in the first directory. As PIL does, it stops at the first value whose bytes are not all there, and
-/// skips those that cannot be.
+/// Returns the orientation in the first directory. As in PIL, reading stops at the first value whose bytes are missing,
+/// and a value is skipped if the values so far claim more bytes than the file has.
 std::optional<double> tiff_orientation(const TiffBytes& tiff) {
   const uint64_t directory = tiff.number(4, 4);
   if (!tiff.has(directory, 2)) return std::nullopt;
   const uint64_t entries = tiff.number(directory, 2);
-  uint64_t outside = 0;                             // bytes of values that lie outside of the directory
+  uint64_t outside = 0;                             // bytes of values stored outside of the directory
   for (uint64_t i = 0; i < entries; ++i) {
     const uint64_t entry = directory + 2 + 12 * i;
     if (!tiff.has(entry, 12)) return std::nullopt;
@@ -123,7 +125,7 @@ Image turned(Image image, int orientation) {
   out.height = swaps ? image.width : image.height;
   out.width = swaps ? image.height : image.width;
   out.rgb.resize(image.rgb.size());
-  // Where the first pixel comes from, and how far the sources of neighbours lie apart.
+  // Source of the first pixel, and source distance between vertical and horizontal neighbours.
   const int64_t row = (from_below ? -1 : 1) * image.width * 3, column = from_right ? -3 : 3;
   const int64_t first = (from_below ? image.height - 1 : 0) * image.width * 3 + (from_right ? image.width - 1 : 0) * 3;
   const int64_t down = swaps ? column : row, right = swaps ? row : column;

@@ -1,4 +1,4 @@
-// How a picture is to be turned, as its file says.
+// The orientation of a picture, from the metadata of its file.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace blipft {
 
-/// The orientation (1 to 8, 1: as it is) in a file's metadata, as PIL reads it: `exif` is a TIFF directory, behind
-/// "Exif\0\0" or not; `xmp` counts where that names none. Empty: there is none. What cannot be read counts as 1.
+/// Returns the orientation (1 to 8; 1: unchanged) from a file's metadata, as PIL reads it. `exif` is a TIFF directory,
+/// with or without "Exif\0\0" before it. `xmp` is used if `exif` contains no orientation. Both may be empty. Metadata
+/// that cannot be read counts as 1.
 int picture_orientation(const std::string& exif, const std::string& xmp);
 
-/// The picture as ImageOps.exif_transpose turns it.
+/// Returns the picture rotated or mirrored as by ImageOps.exif_transpose.
 Image turned(Image image, int orientation);
 
 }  // namespace blipft

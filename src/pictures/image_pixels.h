@@ -1,4 +1,4 @@
-// What the decoders of pictures share.
+// Functions shared by the picture decoders.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace blipft {
 
-/// Throws the UserError of a picture that cannot be decoded.
+/// Throws the UserError for a picture that cannot be decoded.
 [[noreturn]] void refuse_picture(const std::string& name, const std::string& what);
 
-/// Takes a size over, or refuses one that no picture may have.
+/// Sets the size of `image`, or refuses a size beyond the limits for pictures.
 void set_picture_size(Image& image, int64_t width, int64_t height, const std::string& name);
 
-/// PIL's Image.alpha_composite on opaque white, in its fixed point of 7 bits.
+/// PIL's Image.alpha_composite on opaque white, with its 7 fixed-point bits.
 inline uint8_t on_white(uint32_t value, uint32_t alpha) {
   const uint32_t sum = ((value * alpha + 255 * (255 - alpha)) << 7) + (0x80 << 7);
   return static_cast<uint8_t>(((sum >> 8) + sum) >> 8 >> 7);

@@ -1,4 +1,4 @@
-// ImageProcessor: reads preprocessor_config.json and refuses what this program would not do.
+// ImageProcessor: reads preprocessor_config.json and refuses operations that this program does not implement.
 #include <cmath>
 #include <filesystem>
 
@@ -36,7 +36,8 @@ int64_t read_size(const std::string& file, const json& size) {
   return side.get<int64_t>();
 }
 
-/// Pixels lie between 0 and 1: statistics that are not of that size are a mistake, and would make them infinite in f32.
+/// Reads three numbers. Pixel values lie between 0 and 1: statistics of another magnitude are a mistake, and would make
+/// normalized pixels infinite in f32.
 void read_three(const std::string& file, const json& object, const std::string& key, bool positive, float (&out)[3]) {
   constexpr double least = 1e-4, most = 1e4;
   if (!object.contains(key)) return;
@@ -80,7 +81,7 @@ ImageProcessor ImageProcessor::from_directory(const std::string& model_directory
   std::error_code ignored;
   const std::string file = (directory / "preprocessor_config.json").string();
   if (std::filesystem::exists(file, ignored)) return from_object(file, read_object(file));
-  // Newer transformers write the settings of all processors into one file.
+  // Newer transformers versions write the settings of all processors into one file.
   const std::string combined = (directory / "processor_config.json").string();
   if (std::filesystem::exists(combined, ignored)) {
     const json object = read_object(combined);

@@ -1,8 +1,8 @@
-// resize_bicubic: the separable antialiased bicubic resampling of PIL's Image.resize, with equal bits.
+// resize_bicubic: the separable antialiased bicubic resampling of PIL's Image.resize, bit-identical.
 //
-// Each output pixel is a weighted sum of input pixels inside a window of 2 * support, where support grows with the
-// scale when the picture shrinks. Weights are computed in double, normalised, and rounded to 22-bit fixed point; the
-// first pass rounds to 8 bits before the second one.
+// Each output pixel is a weighted sum of input pixels in a window of 2 * support; support grows with the scale when the
+// picture shrinks. Weights are computed in double, normalised, and rounded to 22-bit fixed point. The first pass rounds
+// to 8 bits before the second pass.
 #include "pictures/image_resize.h"
 
 #include <algorithm>
@@ -18,19 +18,19 @@
 namespace blipft {
 namespace {
 
-constexpr int precision_bits = 32 - 8 - 2;  // 8 for the pixel, 2 for weights that sum past 1 before cancelling
+constexpr int precision_bits = 32 - 8 - 2;  // 8 for the pixel, 2 for intermediate sums of weights that exceed 1
 
-/// The weights of every output position along one axis.
+/// The weights of all output positions along one axis.
 struct Weights {
   struct Window {
     int64_t first = 0, count = 0;
   };
-  int64_t stride = 0;             ///< room for one position's weights
+  int64_t stride = 0;             ///< allocated weights per output position
   std::vector<Window> windows;    // [out]
   std::vector<int32_t> values;    // [out, stride]
 };
 
-// Contraction to fused multiply-adds would change the last bit of weights, and so, rarely, a pixel.
+// Contraction to fused multiply-adds would change the last bit of weights, and therefore a few pixels.
 #define BLIPFT_EXACT_DOUBLE __attribute__((optimize("fp-contract=off")))
 
 /// Keys' cubic convolution kernel with a = -0.5.
@@ -73,7 +73,7 @@ BLIPFT_EXACT_DOUBLE Weights make_weights(int64_t in, int64_t out) {
 
 typedef int32_t Int8 __attribute__((vector_size(32)));
 
-/// Eight bytes from memory as eight integers.
+/// Converts eight bytes to eight int32 values.
 Int8 widen(uint64_t bytes) {
 #if defined(__AVX2__)
   return reinterpret_cast<Int8>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
@@ -95,7 +95,8 @@ uint8_t clip(int32_t sum) {
   return static_cast<uint8_t>(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
-/// Two rows at once: `in` are u8 [in_width, 3] with one readable byte after them; `out` are u8 [out_width, 3].
+/// Processes two rows at once. `in` are u8 [in_width, 3], each followed by one more readable byte; `out` are u8
+/// [out_width, 3].
 void horizontal_rows(const uint8_t* in0, const uint8_t* in1, const Weights& weights, uint8_t* out0, uint8_t* out1) {
   constexpr int32_t half = 1 << (precision_bits - 1);
   for (size_t x = 0; x < weights.windows.size(); ++x, out0 += 3, out1 += 3) {
@@ -104,7 +105,7 @@ void horizontal_rows(const uint8_t* in0, const uint8_t* in1, const Weights& weig
     const uint8_t *pixel0 = in0 + window.first * 3, *pixel1 = in1 + window.first * 3;
     Int8 sum = {half, half, half, 0, half, half, half, 0};
     for (int64_t k = 0; k < window.count; ++k) {
-      // Red, green, blue and one byte of the next pixel, which nobody looks at, of either row.
+      // For each of the two rows: red, green, blue, and one byte of the next pixel, which is ignored.
       const uint64_t first = load<uint32_t>(pixel0 + 3 * k), second = load<uint32_t>(pixel1 + 3 * k);
       sum += widen(first | second << 32) * weight[k];
     }
@@ -113,7 +114,7 @@ void horizontal_rows(const uint8_t* in0, const uint8_t* in1, const Weights& weig
   }
 }
 
-/// One output row from `count` input rows of `bytes` values each, `in` pointing at the first.
+/// Computes one output row from `count` input rows of `bytes` values each; `in` points to the first input row.
 void vertical_row(const uint8_t* in, int64_t bytes, const int32_t* weight, int64_t count, uint8_t* out) {
   constexpr int32_t half = 1 << (precision_bits - 1);
   int64_t x = 0;
@@ -134,7 +135,8 @@ void vertical_row(const uint8_t* in, int64_t bytes, const int32_t* weight, int64
 /// u8 [height, in_width, 3] -> u8 [height, out_width, 3].
 void horizontal_pass(const uint8_t* in, int64_t height, int64_t in_width, int64_t out_width, uint8_t* out) {
   const Weights weights = make_weights(in_width, out_width);
-  // The last row of `in` has no byte after it, and with an odd height no partner: it goes through copies.
+  // The last row of `in` has no readable byte after it, and with an odd height it has no partner. Therefore the last
+  // rows are copied.
   const int64_t pairs = (height - 1) / 2;
   for (int64_t y = 0; y < 2 * pairs; y += 2)
     horizontal_rows(in + y * in_width * 3, in + (y + 1) * in_width * 3, weights, out + y * out_width * 3,
@@ -156,8 +158,8 @@ void vertical_pass(const uint8_t* in, int64_t width, int64_t in_height, int64_t 
   }
 }
 
-/// Pillow 13 begins with the vertical pass where the height loses more than twice the pixels that the width loses
-/// (older versions never do). The order shows in the last bits, because the first pass rounds to 8 bits.
+/// Returns true if Pillow 13 runs the vertical pass first: if the height loses more than twice as many pixels as the
+/// width (older versions never do). The order affects the last bits, because the first pass rounds to 8 bits.
 bool vertical_first(int64_t in_width, int64_t in_height, int64_t out_width, int64_t out_height) {
   return in_height > out_height && 2 * (in_width - out_width) < in_height - out_height;
 }
@@ -170,7 +172,7 @@ void resize_bicubic_into(const Image& image, int64_t width, int64_t height, uint
   BLIPFT_CHECK(static_cast<int64_t>(image.rgb.size()) == image.width * image.height * 3, image.rgb.size(),
                " bytes for ", image.width, " x ", image.height);
   const uint8_t* in = image.rgb.data();
-  // PIL skips the pass along an axis whose size stays.
+  // PIL skips the pass along an axis whose size does not change.
   if (width == image.width && height == image.height) {
     std::memcpy(out, in, image.rgb.size());
   } else if (height == image.height) {

@@ -1,4 +1,4 @@
-// The resize that the loader's workers call: straight into the memory where the pixels are needed.
+// The resize function of the loader's workers, which writes directly into the destination memory.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace blipft {
 
-/// resize_bicubic into `out`, u8 [height, width, 3].
+/// Does the same as resize_bicubic, but writes into `out`, u8 [height, width, 3].
 void resize_bicubic_into(const Image& image, int64_t width, int64_t height, uint8_t* out);
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// decode_webp: through libwebp, where the build has it (the Makefile looks for its headers).
+// decode_webp: uses libwebp if the build has it (the Makefile looks for its headers).
 #include "pictures/image_webp.h"
 
 #include <cstring>
@@ -33,9 +33,9 @@ Image decode_webp(const uint8_t*, size_t, const std::string& name, const DecodeS
 
 namespace {
 
-/// The content of the first chunk of this kind; empty: there is none.
+/// Returns the content of the first chunk of this kind, or "" if there is none.
 std::string chunk(const uint8_t* bytes, size_t size, std::string_view kind) {
-  for (size_t at = 12; size - at >= 8;) {          // behind the signature: name, length, content, perhaps a byte of padding
+  for (size_t at = 12; size - at >= 8;) {          // after the signature: name, length, content, perhaps a padding byte
     const size_t length = static_cast<size_t>(bytes[at + 4]) | static_cast<size_t>(bytes[at + 5]) << 8 |
                           static_cast<size_t>(bytes[at + 6]) << 16 | static_cast<size_t>(bytes[at + 7]) << 24;
     const size_t left = size - at - 8;
@@ -58,7 +58,7 @@ const char* reason(VP8StatusCode status) {
   }
 }
 
-/// `pixels` [height, width, channels]: 3 or 4 as `mode` says.
+/// Decodes into `pixels` [height, width, channels], with 3 or 4 channels depending on `mode`.
 void decode_still(const uint8_t* bytes, size_t size, WEBP_CSP_MODE mode, const Image& image, uint8_t* pixels,
                   const std::string& name) {
   WebPDecoderConfig config;
@@ -71,7 +71,7 @@ void decode_still(const uint8_t* bytes, size_t size, WEBP_CSP_MODE mode, const I
   if (status != VP8_STATUS_OK) refuse_picture(name, reason(status));
 }
 
-/// The first frame, [height, width, 4].
+/// Decodes the first frame of an animation into `pixels` [height, width, 4].
 void decode_first_frame(const uint8_t* bytes, size_t size, const Image& image, uint8_t* pixels, const std::string& name) {
   const WebPData data = {bytes, size};
   const std::unique_ptr<WebPAnimDecoder, void (*)(WebPAnimDecoder*)> decoder(WebPAnimDecoderNew(&data, nullptr),
@@ -94,7 +94,7 @@ Image decode_webp(const uint8_t* bytes, size_t size, const std::string& name, co
   set_picture_size(image, features.width, features.height, name);
   const size_t pixels = static_cast<size_t>(image.width * image.height);
   if (!features.has_alpha && !features.has_animation) {
-    // Not filled before: a short file may promise any size.
+    // Allocated without initialization, because a short file may claim any size.
     const std::unique_ptr<uint8_t[]> rgb(new uint8_t[pixels * 3]);
     decode_still(bytes, size, MODE_RGB, image, rgb.get(), name);
     image.rgb.assign(rgb.get(), rgb.get() + pixels * 3);

@@ -1,4 +1,4 @@
-// WebP pictures.
+// Decoding of WebP pictures.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace blipft {
 
-/// Whether this program was built with libwebp.
+/// Returns true if this program was built with libwebp.
 bool reads_webp();
 bool is_webp(const uint8_t* bytes, size_t size);
-/// See decode_image(). Of an animation the first frame. Throws UserError, also where reads_webp() is false.
+/// Decodes as decode_image() does; an animation gives its first frame. Throws UserError, also if reads_webp() is false.
 Image decode_webp(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings);
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// Thumbnails through libjpeg, which reports errors with longjmp: see image_decode.cpp.
+// Thumbnails, written with libjpeg, which reports errors with longjmp: see image_decode.cpp.
 #include "pictures/thumbnail.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kQuality = 75;
 
-/// Owner of a libjpeg compressor and of what it writes. libjpeg calls back with `info.err`, the first member of `error`.
+/// Owns a libjpeg compressor and its output. libjpeg calls back with `info.err`, the first member of `error`.
 class JpegWriter {
  public:
   JpegWriter() {
@@ -29,7 +29,7 @@ class JpegWriter {
   JpegWriter(const JpegWriter&) = delete;
   JpegWriter& operator=(const JpegWriter&) = delete;
 
-  /// False where it cannot be written.
+  /// Returns false if the JPEG cannot be written.
   bool write(const uint8_t* rgb, int64_t width, int64_t height) {
     if (setjmp(error_.jump)) return false;
     jpeg_create_compress(&info_);

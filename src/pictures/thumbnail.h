@@ -1,4 +1,4 @@
-// Small JPEGs of pictures, for pages.
+// Small JPEGs of pictures for HTML pages.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace blipft {
 
-/// `image` as a JPEG with no side longer than `most_side`; a smaller one as it is. Empty where there is no memory for it.
+/// Returns `image` as a JPEG with no side longer than `most_side`; a smaller picture keeps its size. Returns an empty
+/// vector if the JPEG cannot be written.
 std::vector<uint8_t> thumbnail_jpeg(const Image& image, int64_t most_side);
 
 }  // namespace blipft
