@@ -1,4 +1,4 @@
-// Bytes as text (RFC 4648).
+// Base64 encoding (RFC 4648).
 #pragma once
 
 #include <cstdint>

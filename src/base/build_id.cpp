@@ -1,4 +1,4 @@
-// The build ID that the linker left in this program.
+// The build ID that the linker stored in this program.
 #include <elf.h>
 #include <link.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t padded(size_t bytes) { return (bytes + 3) / 4 * 4; }
 
-// Called with the program itself first; a result other than 0 ends it there.
+// Callback of dl_iterate_phdr, which calls it with the program itself first; returning 1 stops the iteration.
 int look(dl_phdr_info* info, size_t, void* found) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = info->dlpi_phdr[i];

@@ -1,4 +1,4 @@
-// An amount of memory as text; see memory_text.h.
+// Formats an amount of memory; see memory_text.h.
 #include "base/memory_text.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Processes of this machine; see process_info.h.
+// Information about processes of this machine; see process_info.h.
 #include "base/process_info.h"
 
 #include <unistd.h>
@@ -40,8 +40,8 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return error == std::errc() && stop == end && !text.empty() ? std::optional(value) : std::nullopt;
 }
 
-// Fields of /proc/PID/stat: 3 (state), 4 (parent) and 22 (start) are counted from behind the name, which may have
-// anything in it.
+// Fields of /proc/PID/stat: 3 (state), 4 (parent) and 22 (start). They are counted from the end of the name, because
+// the name may contain any character.
 ProcessStat process_stat(int64_t pid) {
   const std::string line = first_line(concat("/proc/", pid, "/stat"));
   const size_t name_begin = line.find('('), name_end = line.rfind(')');

@@ -1,4 +1,4 @@
-// What the system tells of processes of this machine (/proc).
+// Information about processes of this machine, from /proc.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@ namespace blipft {
 
 struct ProcessStat {
   std::string name, state, start;          ///< state: "R", "T" (stopped), ...; start: in ticks since the boot
-  int64_t parent = 0;                      ///< 0: none that this process sees
-  /// Whether it has ended, though its parent has not yet asked how.
+  int64_t parent = 0;                      ///< 0: none that is visible to this process
+  /// Returns true if the process has ended, even if its parent has not yet waited for it.
   bool ended() const { return state == "Z" || state == "X"; }
   bool stopped() const { return state == "T" || state == "t"; }
 };
 
-/// All empty where there is no such process, or it does not show itself.
+/// Returns the state of a process. All members are empty if the process does not exist or is not visible.
 ProcessStat process_stat(int64_t pid);
-/// A variable of the environment that the process was started with; nothing where it has none, or does not show it.
+/// Returns a variable of the environment that the process was started with; none if it is not set or not readable.
 std::optional<std::string> process_variable(int64_t pid, const std::string& name);
-/// The file that it runs; "" where it does not show it.
+/// Returns the program file of a process, or "" if it is not readable.
 std::string process_program(int64_t pid);
-/// All that this process sees.
+/// Returns all processes that are visible to this process.
 std::vector<int64_t> all_processes();
 
-/// The target of a link; "" where there is none.
+/// Returns the target of a symbolic link, or "" if there is none.
 std::string link_target(const std::string& path);
-/// The first line of a small file; "" where there is none.
+/// Returns the first line of a small file, or "" if it cannot be read.
 std::string first_line(const std::string& path);
-/// This machine's name.
+/// Returns the name of this machine.
 std::string host_name();
 
-/// The whole number that all of `text` is; nothing where it is none.
+/// Returns the whole number in `text`; none if `text` contains anything else.
 std::optional<int64_t> whole_number(const std::string& text);
 
 }  // namespace blipft

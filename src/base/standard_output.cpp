@@ -26,7 +26,7 @@ int check_standard_output(int status) {
 
 void write_error_now(std::string_view text) {
   constexpr int kMaxWaitMs = 1000;
-  const int before = errno;                  // of whatever a signal has interrupted
+  const int before = errno;                  // of the code that a signal has interrupted
   while (!text.empty()) {
     pollfd output{STDERR_FILENO, POLLOUT, 0};
     const int ready = ::poll(&output, 1, kMaxWaitMs);

@@ -1,5 +1,5 @@
-// Standard output and standard error: whether what was printed has reached its file, generated text on a terminal, and the
-// last words of a process that ends.
+// Standard output and standard error: a check that all output was written, generated text on a terminal, and the last
+// messages of a process that ends.
 #pragma once
 
 #include <string>
@@ -7,20 +7,21 @@
 
 namespace blipft {
 
-/// Flushes standard output. Returns `status`, or 1 in place of 0 after a message on standard error if the output could not be
-/// written, such as to a full disk. A pipe whose reader has gone is no error.
+/// Flushes standard output. Returns `status`; if the output could not be written, for example because the disk is full,
+/// prints a message on standard error and returns 1 instead of 0. A pipe whose reader has exited is not an error.
 int check_standard_output(int status);
 
-/// Writes to standard error at once, past every queue. If the reader takes nothing (a stopped terminal, a pipe that nobody
-/// reads), gives up after a second, so that a process which must end does end. Safe in signal handlers.
+/// Writes to standard error at once, bypassing every queue. If the reader accepts nothing (a stopped terminal, a pipe
+/// without a reader), gives up after a second, so that the process can end. Safe in signal handlers.
 void write_error_now(std::string_view text);
 
-/// Returns true if a person reads standard output on a terminal. Open MPI gives rank 0 a pseudo-terminal of its own; then the
+/// Returns true if standard output goes to a terminal. Open MPI gives rank 0 its own pseudo-terminal; in this case the
 /// output of mpirun, the parent process, decides.
 bool stdout_is_terminal();
 
-/// Returns generated text as it may be printed: on a terminal, control characters but line ends and tabs are written as \x1b
-/// or \u009b, so that a text does not steer the terminal; else unchanged. `text` is UTF-8 in whole characters.
+/// Returns generated text for printing. On a terminal, control characters except line ends and tabs are written as \x1b
+/// or \u009b, so that the text cannot control the terminal; otherwise the text is unchanged. `text` must consist of
+/// complete UTF-8 characters.
 std::string printable(std::string_view text, bool is_terminal);
 
 }  // namespace blipft

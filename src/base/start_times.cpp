@@ -1,4 +1,4 @@
-// Where the seconds of the start go; see start_times.h.
+// Times of the program's start; see start_times.h.
 #include "base/start_times.h"
 
 #include <unistd.h>
@@ -12,13 +12,14 @@ namespace blipft {
 
 namespace {
 
-// How long this process has been running, to 10 ms; 0 where /proc does not say.
+// Returns the age of this process with a resolution of 10 ms, or 0 if /proc does not report it.
 double process_age() {
   std::ifstream stat("/proc/self/stat"), uptime("/proc/uptime");
   std::string line;
   double now = 0;
   if (!std::getline(stat, line) || !(uptime >> now)) return 0;
-  // The program's name, in brackets, may hold anything; field 22, the start in clock ticks, is the 20th behind it.
+  // The program's name, in brackets, may contain any character. Field 22, the start in clock ticks, is the 20th field
+  // after the name.
   std::istringstream fields(line.substr(line.rfind(')') + 1));
   std::string skipped;
   for (int i = 0; i < 19; ++i) fields >> skipped;
@@ -27,7 +28,7 @@ double process_age() {
   return std::max(0.0, now - ticks / static_cast<double>(sysconf(_SC_CLK_TCK)));
 }
 
-constexpr double kLeastSeconds = 0.01;     // what is told
+constexpr double kLeastSeconds = 0.01;     // minimum duration of a part that is reported
 
 std::string list(const std::vector<StartTimes::Part>& parts) {
   std::string text;

@@ -1,4 +1,4 @@
-// StartTimes: where the seconds from the start of the process to the first step go.
+// StartTimes: how long each part of the start takes, from the start of the process to the first step.
 #pragma once
 
 #include <chrono>
@@ -10,24 +10,25 @@
 
 namespace blipft {
 
-/// The parts of a start follow each other on the main thread; what ran beside them, on other threads, is told apart.
+/// The parts of a start follow each other on the main thread. Work of other threads at the same time is reported
+/// separately.
 class StartTimes {
  public:
   using Clock = std::chrono::steady_clock;
   using Part = std::pair<std::string, double>;  ///< name (one word), seconds
 
-  /// The first part, `launch`, is what came before this object: loading the program, MPI.
+  /// Records the first part, `launch`: the time before this object is constructed (loading the program, MPI).
   StartTimes();
-  /// The part that ends here.
+  /// Ends a part and records its duration.
   void part(const std::string& name);
-  /// What another thread spent beside these parts.
+  /// Records the duration of work that another thread did at the same time.
   void beside(const std::string& name, double seconds) { beside_.push_back({name, seconds}); }
-  /// Since the process began.
+  /// Returns the seconds since the process started.
   double seconds() const;
 
   const std::vector<Part>& parts() const { return parts_; }
   const std::vector<Part>& parts_beside() const { return beside_; }
-  /// "launch 0.31 s, data 0.02 s, ... (beside them: plan 0.40 s), ready after 3.4 s"
+  /// Returns "launch 0.31 s, data 0.02 s, ... (beside them: plan 0.40 s), ready after 3.4 s".
   std::string text() const;
 
  private:
@@ -35,13 +36,13 @@ class StartTimes {
   std::vector<Part> parts_, beside_;
 };
 
-/// A part of the start that runs beside others, on a thread of its own. The destructor waits for it.
+/// A part of the start that runs on its own thread. The destructor waits for it.
 class Beside {
  public:
   Beside(StartTimes& times, std::string name, std::function<void()> body);
   Beside(const Beside&) = delete;
   Beside& operator=(const Beside&) = delete;
-  /// Waits until it is done, rethrows what it threw, and notes what it took. Called once.
+  /// Waits until the part is done, rethrows its exception, and records its duration. Call this once.
   void wait();
 
  private:

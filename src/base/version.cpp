@@ -1,4 +1,4 @@
-// The one file that is compiled anew at each commit.
+// The only file that is recompiled at each commit.
 #include "blipft/version.h"
 
 namespace blipft {
