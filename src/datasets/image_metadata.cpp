@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// All of it is held in memory.
+/// The whole file is held in memory.
 constexpr int64_t most_metadata_bytes = int64_t{2} << 30;
 
 std::string read_text(const std::string& file) {
@@ -40,7 +40,7 @@ std::string read_text(const std::string& file) {
 
 bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
 
-/// The name of a picture in a record.
+/// Returns the name of the picture in a record.
 std::string picture_name(const json& object, const TextSettings& settings, const std::string& place) {
   const std::string& key = name_of(settings, "file_name");
   const auto name = object.find(key);
@@ -112,7 +112,7 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
 
 // ---------------------------------------------------------------- COCO
 
-/// The two lists, where the file is an object of COCO's keys.
+/// Returns the lists "images" and "annotations" if the file is an object with only COCO's keys.
 std::optional<std::vector<JsonList>> coco_lists(const std::string& file) {
   static const std::set<std::string_view> known = {"info", "licenses", "images", "annotations", "categories", "type"};
   auto lists = lists_in_object(InputFile(file), [](std::string_view key) { return known.contains(key); });
@@ -123,7 +123,7 @@ std::optional<std::vector<JsonList>> coco_lists(const std::string& file) {
   return lists;
 }
 
-/// Calls take(record, place, line) with the records of a list.
+/// Calls take(record, place, line) for each record of a list.
 template <class Take>
 void for_each_record(const InputFile& input, const std::string& file, const JsonList& list, const Take& take) {
   std::string text;
@@ -136,7 +136,7 @@ void for_each_record(const InputFile& input, const std::string& file, const Json
   }
 }
 
-/// An id as text: a number or a string.
+/// Returns an id, which is a number or a string, as text.
 std::string id_of(const json& object, const char* key, const std::string& place) {
   const auto id = object.find(key);
   BLIPFT_USER_CHECK(id != object.end() && (id->is_number_integer() || id->is_string()), place, ": key \"", key, "\" is ",
@@ -144,7 +144,7 @@ std::string id_of(const json& object, const char* key, const std::string& place)
   return id->dump();
 }
 
-/// Where COCO's pictures lie: beside the annotations, in a folder by the name of the split.
+/// Returns the folder of COCO's pictures: near the annotations, possibly in a folder named after the split.
 std::string coco_root(const std::string& file, const std::string& picture, const TextSettings& settings) {
   if (!settings.pictures.empty()) return settings.pictures;
   const fs::path folder = fs::path(file).parent_path(), above = folder / "..";
@@ -185,12 +185,13 @@ PictureList read_coco(const std::string& file, const TextSettings& settings) {
   return list;
 }
 
-// ---------------------------------------------------------------- a .txt beside each picture
+// ---------------------------------------------------------------- a .txt file next to each picture
 
-// What begins with a point is a desktop's own: previews, macOS's "._photo.jpg".
+// Names with a leading period belong to desktops: previews, macOS's "._photo.jpg".
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// Calls `see` with each file in `folder`, and in folders inside of it, until it returns false; links to folders are not followed.
+// Calls `see` for each file in `folder` and its subfolders until `see` returns false. Links to folders are not
+// followed.
 void for_each_file(const std::string& folder, const std::function<bool(const fs::path&)>& see) {
   std::error_code error;
   fs::recursive_directory_iterator item(folder, fs::directory_options::skip_permission_denied, error);
@@ -217,7 +218,8 @@ PictureList read_text_captions(const std::string& folder, bool for_prompts) {
   }
   std::sort(list.entries.begin(), list.entries.end(),
             [](const PictureEntry& a, const PictureEntry& b) { return a.file < b.file; });
-  std::erase_if(list.entries, [&](const PictureEntry& entry) {  // with a caption it is a sample, which cannot be read
+  std::erase_if(list.entries, [&](const PictureEntry& entry) {  // keep unsupported pictures only if they have a
+                                                                // caption: such samples are reported
     return !unsupported_suffix(entry.file).empty() && !texts.contains(caption_file_of(entry.file));
   });
   int64_t absent = 0;
@@ -238,7 +240,7 @@ bool is_coco(const std::string& path) {
   if (!path.ends_with(".json") || !fs::is_regular_file(path, ignored)) return false;
   try {
     return coco_lists(path).has_value();
-  } catch (const UserError&) {             // whoever opens it as JSON data tells of it
+  } catch (const UserError&) {             // code that opens the file as JSON data reports the error
     return false;
   }
 }
@@ -302,7 +304,7 @@ PictureList read_picture_list(const std::string& path, const TextSettings& setti
   if (metadata == path && is_coco(path)) return read_coco(path, settings);
   if (metadata == path && is_lavis(path)) return read_lavis(path, settings);
   const auto table = find_picture_table(metadata, settings);
-  const bool found = table && !table->root.empty();  // else a message names what is missing
+  const bool found = table && !table->root.empty();  // if not found, a later message names what is missing
   const TextSettings& named = found ? table->settings : settings;
   const std::string folder = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;
   const bool jsonl = record_suffix(metadata) == ".jsonl";

@@ -1,5 +1,5 @@
-// Which pictures an ImageFolder has, and their captions: metadata.jsonl, metadata.csv, COCO's captions, VQA's or
-// LAVIS's annotations, or a .txt beside each picture.
+// The list of an ImageFolder's pictures and captions, from metadata.jsonl, metadata.csv, COCO's captions, VQA's or
+// LAVIS's annotations, or a .txt file next to each picture.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,28 @@
 namespace blipft {
 
 struct PictureEntry {
-  std::string file;        ///< the picture, as the metadata says: relative to PictureList::root
+  std::string file;        ///< path of the picture as in the metadata, relative to PictureList::root
   PictureText text;
-  int64_t line = 0;        ///< of the metadata file, from 1
-  bool text_beside = false;  ///< the caption is in a .txt beside the picture, which is read with it
+  int64_t line = 0;        ///< line of the metadata file, from 1
+  /// True if the caption is in a .txt file next to the picture. It is read together with the picture.
+  bool text_beside = false;
 };
 
 struct PictureList {
-  std::string metadata;    ///< the file, for messages; the folder where captions lie beside the pictures
-  std::string root;        ///< the folder that pictures are relative to
+  std::string metadata;    ///< file name for messages; the folder if captions are next to the pictures
+  std::string root;        ///< folder that picture paths are relative to
   std::vector<PictureEntry> entries;
-  std::optional<int64_t> others = {};  ///< of pictures alone: the files there that are none
+  std::optional<int64_t> others = {};  ///< for a folder with only pictures: number of its other files
 };
 
-/// What is at `path`, by settings.keys and settings.pictures. Throws UserError naming file and line.
+/// Reads the picture list at `path` by settings.keys and settings.pictures. Throws UserError naming file and line.
 PictureList read_picture_list(const std::string& path, const TextSettings& settings);
 
-/// The pictures in a folder, and in folders inside of it, where they have no text; without entries: there are none, or they
-/// have some.
+/// Lists the pictures in a folder and its subfolders if they have no text. The list has no entries if there are no
+/// pictures or if there is any text.
 PictureList list_pictures_alone(const std::string& folder);
 
-/// The .txt of a picture.
+/// Returns the name of the .txt file that belongs to a picture.
 std::string caption_file_of(const std::string& picture);
 
 }  // namespace blipft

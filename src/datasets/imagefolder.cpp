@@ -1,4 +1,4 @@
-// ImageFolder: a directory of pictures with captions, which image_metadata.h finds.
+// ImageFolder: a directory of pictures with captions, listed by image_metadata.h.
 #include <algorithm>
 #include <bit>
 #include <filesystem>
@@ -24,15 +24,15 @@ bool leads_out(const fs::path& file, const fs::path& root) {
   return steps_up && !io::lies_within(fs::weakly_canonical(root / file), root);
 }
 
-/// Returns true if the file at `path`, behind all links, lies in `root`, a path without links.
+/// Returns true if the file at `path`, with all links resolved, lies in `root`, a path without links.
 bool is_inside(const fs::path& path, const fs::path& root) {
   std::error_code error;
   const fs::path found = fs::canonical(path, error);
   return !error && io::lies_within(found, root);
 }
 
-/// Where the metadata's pictures lie. A look at each file is slow on network file systems: each folder is looked into
-/// once, and links alone are followed.
+/// Looks up the picture files of the metadata. Examining every file is slow on network file systems. Therefore each
+/// folder is listed once, and only links are resolved.
 class Folders {
  public:
   Folders(const fs::path& root, bool allow_outside)
@@ -55,7 +55,7 @@ class Folders {
  private:
   struct Folder {
     bool inside = true;
-    std::unordered_map<std::string, bool> is_link;  // files; a link to nowhere, or a directory, is no picture
+    std::unordered_map<std::string, bool> is_link;  // regular files; the value is true for a link
   };
   void look_into(const fs::path& path, Folder& folder) const {
     std::error_code error;
@@ -72,7 +72,7 @@ class Folders {
   std::unordered_map<std::string, Folder> folders_;
 };
 
-// What there is in place of a picture's file.
+// Returns a description of what exists at the path of a picture that cannot be used.
 std::string why_absent(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -105,7 +105,7 @@ void check_pictures(const PictureList& list, bool allow_outside) {
                     list.root, ", or to the folder that data.pictures names");
 }
 
-/// The text beside a picture, without the line ends with which an editor closes a file.
+/// Returns the text in the .txt file of a picture, without the line ends at its end, which editors add.
 std::string caption_beside(const std::string& picture) {
   std::string text = io::read_whole_file(caption_file_of(picture), most_text_bytes);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
@@ -122,7 +122,7 @@ class ImageFolder final : public Dataset {
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
   std::optional<int64_t> files_beside_pictures() const override { return others_; }
 
-  // With the sizes of a few pictures: a look at each of a million takes minutes on network file systems.
+  // Includes the sizes of a few pictures only: examining a million files takes minutes on network file systems.
   void identify(const Take& take) const override {
     constexpr int64_t kLookedAt = 32;
     const int64_t stride = std::max<int64_t>(1, size() / kLookedAt);
@@ -140,7 +140,7 @@ class ImageFolder final : public Dataset {
 
   void identify_contents(const Take& take) const override {
     for (const PictureEntry& entry : entries_) {
-      if (!entry.text_beside) continue;     // the others' texts are told by identify()
+      if (!entry.text_beside) continue;     // identify() covers the texts of the others
       try {
         take(caption_beside((root_ / entry.file).string()), 0);
       } catch (const UserError&) {
@@ -190,7 +190,7 @@ class ImageFolder final : public Dataset {
         std::string bytes(static_cast<size_t>(std::min(io::file_size(file, path), format_bytes)), '\0');
         io::read_at(file, 0, bytes.data(), static_cast<int64_t>(bytes.size()), path);
         return bytes;
-      } catch (const UserError&) {           // whoever reads the sample reports it
+      } catch (const UserError&) {           // read() reports the error
         return "";
       }
     });

@@ -1,7 +1,7 @@
-// JSON data: files of records, one a line or the elements of a list; and CSV.
+// JSON data: files of records, either one record per line or the elements of a list; and CSV.
 //
-// Opening looks once over the files and remembers where each record lies; records are read, parsed and made text of
-// when they are asked for. A file is open only while it is read: a dataset may have more files than a process may open.
+// Opening scans the files once and stores the offset of each record. Records are read, parsed and converted to text on
+// demand. A file is open only while it is read, because a dataset may have more files than a process may open.
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -72,7 +72,7 @@ class JsonDataset final : public Dataset {
   SplitGroup split_group(int64_t index) const override {
     try {
       return {from_record(index, prompt_group_of_record), true};
-    } catch (const UserError&) {           // whoever reads the sample reports it
+    } catch (const UserError&) {           // read() reports the error
       return {};
     }
   }
@@ -81,13 +81,13 @@ class JsonDataset final : public Dataset {
   struct File {
     std::string path;
     RecordForm form = RecordForm::lines;
-    std::vector<std::string> columns = {};  // of CSV
-    char separator = ',';                   // of CSV
+    std::vector<std::string> columns = {};  // only for CSV
+    char separator = ',';                   // only for CSV
     uint32_t checksum = 0;                  // CRC-32C of the file's text
-    std::shared_ptr<const InputFile> content = {};  // of a .gz file, which cannot be read at random
+    std::shared_ptr<const InputFile> content = {};  // content of a .gz file, which has no random access
   };
 
-  void check(int64_t index) const {          // is this data at all?
+  void check(int64_t index) const {          // reads the first record to check the format
     settings_.for_prompts ? (void)read_prompt(index) : (void)read(index);
   }
   template <class Result>
@@ -100,20 +100,20 @@ class JsonDataset final : public Dataset {
     return make(record, settings_, place);
   }
 
-  /// A record without a text for some of its data would teach the model to answer without it.
+  /// Refuses a record with data that is not rendered: training on it would teach the model to answer without this data.
   [[noreturn]] void refuse_unrendered(const std::string& key, const std::string& place) const {
     std::call_once(counted_, [&] {
       for (int64_t i = 0; i < size(); ++i) {
         try {
           unrendered_ += !unrendered_key_of_record(parsed(i).first, settings_, place).empty();
-        } catch (const UserError&) {       // a broken record: it is reported when it is read
+        } catch (const UserError&) {       // a broken record is reported when it is read
         }
       }
     });
     blipft::refuse_unrendered(place, key, unrendered_, size());
   }
 
-  /// A record, and its file and line.
+  /// Returns a record, and its file and line.
   std::pair<nlohmann::json, std::string> parsed(int64_t index) const {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);
@@ -128,7 +128,7 @@ class JsonDataset final : public Dataset {
       for (size_t i = 0; i < fields.size(); ++i) object[file.columns[i]] = fields[i];
       return {std::move(object), std::move(place)};
     }
-    if (file.form == RecordForm::list)       // perhaps all in one line
+    if (file.form == RecordForm::list)       // the whole list may be on one line
       place += concat(" (record ", index - first_records_[number] + 1, ")");
     nlohmann::json object = parse_json(text_of(file, record), place);
     return {std::move(object), std::move(place)};
@@ -151,13 +151,13 @@ class JsonDataset final : public Dataset {
 
   std::vector<File> files_;
   const TextSettings settings_;
-  std::vector<JsonRecord> records_;         // of all files, in order
-  std::vector<int64_t> first_records_ = {0};  // of each file, and the end
+  std::vector<JsonRecord> records_;         // records of all files, in order
+  std::vector<int64_t> first_records_ = {0};  // index of the first record of each file, and the end
   mutable std::once_flag counted_;
-  mutable int64_t unrendered_ = 0;          // records with such a key, once counted
+  mutable int64_t unrendered_ = 0;          // number of records with such a key, once counted
 };
 
-// A folder is one set. Texts kept apart for validation would be learnt.
+// A folder is read as one set, so files that are meant for validation would be used for training.
 void check_folder(const std::string& path, const std::vector<std::string>& files) {
   const std::set<std::string> apart = {"val", "valid", "validation", "dev", "eval", "test"};
   std::string train, other;
@@ -182,7 +182,7 @@ std::vector<std::string> find_json_files(const std::string& path) {
     return files;
   }
   for (fs::directory_iterator item(path, ignored), end; !ignored && item != end; item.increment(ignored)) {
-    std::error_code broken;                 // a link to nowhere is no file
+    std::error_code broken;                 // a dangling link is not a file
     if (has_record_name(item->path()) && item->is_regular_file(broken)) files.push_back(item->path().string());
   }
   std::sort(files.begin(), files.end());

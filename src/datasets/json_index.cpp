@@ -1,4 +1,4 @@
-// One pass over a JSON or CSV file, a block at a time.
+// Scans a JSON or CSV file once, block by block.
 #include "datasets/json_index.h"
 
 #include <unistd.h>
@@ -26,7 +26,7 @@ constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-/// What both forms share: the record that is being passed over.
+/// State shared by the scanners: the record that is being scanned.
 class RecordCollector {
  public:
   RecordCollector(const std::string& path, std::vector<JsonRecord>& records) : path_(path), records_(records) {}
@@ -35,7 +35,7 @@ class RecordCollector {
     begin_ = offset;
     line_ = line;
   }
-  /// The record goes on, at least to `offset`.
+  /// Checks the limits for a record that extends at least to `offset`.
   void check(int64_t offset) const {
     const int64_t bytes = offset - begin_, most = std::numeric_limits<uint32_t>::max();
     BLIPFT_USER_CHECK(bytes <= most_text_bytes, path_, ":", line_, ": a record of ", bytes, " bytes or more, expected ",
@@ -55,7 +55,7 @@ class RecordCollector {
   int64_t begin_ = -1, line_ = 1;
 };
 
-/// Lines that are not blank.
+/// Scans lines; blank lines are skipped.
 class LineScanner {
  public:
   LineScanner(const std::string& path, std::vector<JsonRecord>& records) : record_(path, records) {}
@@ -80,13 +80,13 @@ class LineScanner {
   int64_t line_ = 1;
 };
 
-/// Elements of the list that a file is.
+/// Scans the elements of a file that is one JSON list.
 class ListScanner {
  public:
   ListScanner(const std::string& path, std::vector<JsonRecord>& records) : path_(path), record_(path, records) {}
   void scan(std::string_view block, int64_t offset) {
     for (size_t at = 0; at < block.size(); ++at) {
-      if (in_string_ && !escaped_)         // most of a file
+      if (in_string_ && !escaped_)         // most of a file is inside strings
         while (at < block.size() && block[at] != '"' && block[at] != '\\' && block[at] != '\n') ++at;
       if (at == block.size()) break;
       const char c = block[at];
@@ -108,7 +108,7 @@ class ListScanner {
  private:
   void step(char c, int64_t offset) {
     if (closed_) fail(c, "nothing behind the list");
-    if (depth_ == 0) {                     // the "[" that was seen
+    if (depth_ == 0) {                     // the first "["
       depth_ = 1;
       return;
     }
@@ -136,7 +136,7 @@ class ListScanner {
   bool in_string_ = false, escaped_ = false, after_comma_ = false, closed_ = false;
 };
 
-/// Records of CSV: a line end inside of quotes ends none.
+/// Scans the records of CSV. A line end inside quotes does not end a record.
 class CsvScanner {
  public:
   CsvScanner(const std::string& path, std::vector<JsonRecord>& records, char separator)
@@ -149,7 +149,7 @@ class CsvScanner {
       if (!record_.open() && !line_end) record_.begin(offset + static_cast<int64_t>(at), line_);
       if (quoted_) {
         if (c == '"') quoted_ = false, closed_ = true;
-      } else if (c == '"' && (field_begins_ || closed_)) {  // behind a closing quote it is a doubled one
+      } else if (c == '"' && (field_begins_ || closed_)) {  // after a closing quote: a doubled quote
         quoted_ = true;
       } else if (line_end && record_.open()) {
         record_.end(offset + static_cast<int64_t>(at));
@@ -173,15 +173,15 @@ class CsvScanner {
   char last_ = 0;
 };
 
-/// Lists of objects in the object that a file begins with.
+/// Scans the lists of objects in the object that a file begins with.
 class ObjectScanner {
  public:
   ObjectScanner(const std::string& path, const std::function<bool(std::string_view)>& takes_key)
       : path_(path), takes_key_(takes_key) {}
-  /// False: the file is no such object.
+  /// Returns false if the file is not such an object.
   bool scan(std::string_view block, int64_t offset) {
     for (size_t at = 0; at < block.size(); ++at) {
-      if (in_string_ && !escaped_ && !in_key_)  // most of a file
+      if (in_string_ && !escaped_ && !in_key_)  // most of a file is inside strings
         while (at < block.size() && block[at] != '"' && block[at] != '\\' && block[at] != '\n') ++at;
       if (at == block.size()) break;
       const char c = block[at];
@@ -209,8 +209,8 @@ class ObjectScanner {
   static constexpr size_t most_key_bytes = 256;
 
   bool step(char c, int64_t offset) {
-    if (closed_) return false;             // lines of objects
-    if (depth_ == 0) {                     // the "{" that was seen
+    if (closed_) return false;             // the file has one object per line
+    if (depth_ == 0) {                     // the first "{"
       depth_ = 1;
       key_is_next_ = true;
       return true;
@@ -257,7 +257,7 @@ class ObjectScanner {
     }
     if (!record_->open()) record_->begin(offset, line_);
   }
-  /// It holds something else than objects.
+  /// Discards the list because it contains something other than objects.
   void drop_list() {
     if (record_) lists_.pop_back();
     record_.reset();
@@ -272,13 +272,13 @@ class ObjectScanner {
   const std::string& path_;
   const std::function<bool(std::string_view)>& takes_key_;
   std::vector<JsonList> lists_;
-  std::optional<RecordCollector> record_;  // of the list that is open, from its first object on
-  std::string key_;                        // of the object, the last one, as it is written
+  std::optional<RecordCollector> record_;  // for the open list, from its first object on
+  std::string key_;                        // last key of the object, with its escapes
   int64_t line_ = 1, depth_ = 0;
   bool in_string_ = false, escaped_ = false, in_key_ = false, key_is_next_ = false, in_list_ = false, closed_ = false;
 };
 
-/// Room for a block: no larger than the file, as a folder may have many small ones.
+/// Returns a buffer for a block. It is not larger than the file, because a folder may have many small files.
 std::string block_for(const InputFile& file) {
   return std::string(static_cast<size_t>(std::clamp(file.size(), int64_t{1}, block_bytes)), '\0');
 }
@@ -298,13 +298,13 @@ uint32_t scan_file(const InputFile& file, int64_t offset, Scanner scanner) {
   return checksum;
 }
 
-/// Where a file's text begins: behind a byte order mark.
+/// Returns the offset of a file's text, after a byte order mark.
 int64_t text_begin(const InputFile& file) {
   char mark[3];
   return file.read(0, mark, sizeof mark) == 3 && std::string_view(mark, 3) == byte_order_mark ? 3 : 0;
 }
 
-/// The first character that is not blank; 0: there is none in a block.
+/// Returns the first character that is not blank, or 0 if the first block contains none.
 char first_character(const InputFile& file, int64_t offset) {
   std::string block = block_for(file);
   block.resize(file.read(offset, block.data(), block.size()));
@@ -356,7 +356,7 @@ std::optional<std::vector<JsonList>> lists_in_object(const InputFile& file,
 
 namespace {
 
-/// Whether the file is an object with a list of records, which are appended.
+/// Returns true if the file is an object with a list of records. Appends these records.
 bool index_list_in_object(const InputFile& file, const ListChoice& choice, std::vector<JsonRecord>& records,
                           uint32_t& checksum) {
   const std::string& path = file.path();

@@ -1,4 +1,4 @@
-// open_dataset: looks at a path and opens what is there.
+// open_dataset: detects the format at a path and opens the dataset.
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Copies made by the datasets library hold JSON files that are no data.
+/// Copies saved by the datasets library contain JSON files that are not data.
 bool is_saved_by_datasets(const std::string& path) {
   std::error_code ignored;
   const fs::path folder = path;
   return fs::exists(folder / "state.json", ignored) || fs::exists(folder / "dataset_dict.json", ignored);
 }
 
-/// A file of pyarrow's formats at or below `path`, two folders deep; empty: none.
+/// Returns a file of pyarrow's formats: `path` itself, or a file in this folder or its direct subfolders; "": none.
 std::string columnar_file(const fs::path& path) {
   const auto is_columnar = [](const fs::path& file) {
     return file.extension() == ".parquet" || file.extension() == ".arrow" || file.extension() == ".feather";
@@ -37,7 +37,7 @@ std::string columnar_file(const fs::path& path) {
   return {};
 }
 
-/// What a path that is no dataset looks like, with advice.
+/// Returns a description of a path that is not a dataset, with advice.
 std::string hint(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return "it does not exist; check data.path";
@@ -56,7 +56,7 @@ std::string hint(const std::string& path) {
   return "found none of these there";
 }
 
-/// The code unit that the escape \uXXXX at text[at] stands for; -1: there is none.
+/// Returns the code unit for an escape \uXXXX at text[at], or -1 if there is none.
 int escaped_unit(const std::string& text, size_t at) {
   if (at + 6 > text.size() || text[at] != '\\' || text[at + 1] != 'u') return -1;
   int unit = 0;
@@ -72,7 +72,7 @@ std::string replace_lone_surrogates(std::string text) {
     const int next = high ? escaped_unit(text, at + 6) : -1;
     const bool pair = high && next >= 0xdc00 && next < 0xe000;
     if ((high && !pair) || low) text.replace(at, 6, "\\ufffd");
-    at += pair ? 12 : unit >= 0 ? 6 : 2;        // other escapes are a backslash and one character
+    at += pair ? 12 : unit >= 0 ? 6 : 2;        // any other escape is a backslash and one character
   }
   return text;
 }
@@ -82,11 +82,11 @@ bool is_webdataset(const std::string& path, const TextSettings&) { return !find_
 bool has_caption_files(const std::string& path, const TextSettings&) { return has_text_captions(path); }
 
 bool is_json_data(const std::string& path, const TextSettings&) {
-  const bool metadata = fs::path(path).filename() == "metadata.jsonl";  // of the ImageFolder that it lies in
+  const bool metadata = fs::path(path).filename() == "metadata.jsonl";  // metadata of the ImageFolder that contains it
   return !metadata && !is_saved_by_datasets(path) && !find_json_files(path).empty();
 }
 
-// Records of texts. If they may be a table of pictures, an error says how it is used.
+// Opens records of texts. If the records may be a table of pictures, an error message explains how to use it.
 std::unique_ptr<Dataset> open_records(const std::string& path, const TextSettings& settings) {
   try {
     return open_json(path, settings);
@@ -101,7 +101,7 @@ struct Format {
   std::unique_ptr<Dataset> (*open)(const std::string& path, const TextSettings& settings);
 };
 
-/// DatasetFormat::automatic takes the first that is there.
+/// DatasetFormat::automatic uses the first format that is found.
 const Format kFormats[] = {
     {DatasetFormat::imagefolder, is_image_folder, open_image_folder},
     {DatasetFormat::webdataset, is_webdataset, open_webdataset},

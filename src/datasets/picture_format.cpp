@@ -1,4 +1,4 @@
-// Formats of pictures; see picture_format.h.
+// Detection of picture formats; see picture_format.h.
 #include "datasets/picture_format.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using namespace std::string_view_literals;
 struct Magic {
   size_t offset;
   std::string_view bytes;
-  const char* format;                        ///< empty: supported
+  const char* format;                        ///< empty: the format is supported
 };
 const Magic kMagics[] = {{0, "\xff\xd8\xff"sv, ""},        {0, "\x89PNG\r\n\x1a\n"sv, ""},
                          {8, "WEBP"sv, ""},                {0, "GIF8"sv, "GIF"},
@@ -39,7 +39,7 @@ const Magic kMagics[] = {{0, "\xff\xd8\xff"sv, ""},        {0, "\x89PNG\r\n\x1a\
                          {0, "\0\0\0\x0cJXL "sv, "JPEG XL"},   {0, "8BPS"sv, "PSD"},
                          {0, "<svg"sv, "SVG"}};
 
-// The names and formats of unsupported pictures.
+// Count, formats and first names of unsupported pictures.
 struct Found {
   int64_t count = 0;
   std::map<std::string, int64_t> formats;
@@ -72,7 +72,7 @@ std::string unsupported_format(const std::string& name, std::string_view first_b
 void refuse_unsupported_pictures(const std::string& place, int64_t count, const std::function<std::string(int64_t)>& name,
                                  const std::function<std::string(int64_t)>& first_bytes) {
   constexpr int64_t kLookedInto = 256, kNamed = 5;
-  std::set<std::string> seen;                // a picture may have several captions
+  std::set<std::string> seen;                // a picture may have several captions, and is counted once
   Found found;
   const auto look = [&](int64_t i) {
     const std::string file = name(i);

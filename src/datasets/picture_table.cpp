@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The beginning of a file's text, long enough for its first record.
+// Returns the beginning of a file's text, long enough for its first record.
 std::string beginning(const std::string& file) {
   constexpr int64_t kBytes = int64_t{1} << 16;
   std::string text(static_cast<size_t>(kBytes), '\0');
@@ -29,7 +29,7 @@ std::string beginning(const std::string& file) {
   return text;
 }
 
-// The first record, as an object, and its keys in their order.
+// Returns the first record as an object, and its keys in their order.
 std::optional<std::pair<json, std::vector<std::string>>> first_record(const std::string& file) {
   const std::string suffix = record_suffix(file), text = beginning(file);
   json object = json::object();
@@ -90,7 +90,7 @@ std::optional<PictureTable> find_picture_table(const std::string& path, const Te
   if (files.size() != 1) return std::nullopt;
   try {
     return table_in(files.front(), settings);
-  } catch (const UserError&) {             // whoever opens it as records reports it
+  } catch (const UserError&) {             // code that opens the file as records reports the error
     return std::nullopt;
   }
 }

@@ -1,4 +1,4 @@
-// Tables of pictures and their texts, whatever the file and its columns are called.
+// Tables of pictures and their texts, with any names of the file and its columns.
 #pragma once
 
 #include <optional>
@@ -8,21 +8,22 @@
 
 namespace blipft {
 
-/// A .csv, .tsv or .jsonl file (.gz too) in which a column has names of pictures.
+/// A .csv, .tsv or .jsonl file (.gz too) with a column of picture names.
 struct PictureTable {
   std::string file;
-  std::string column;        ///< the column of the names
-  std::string picture;       ///< the name in the first record
-  std::string root;          ///< folder that the first picture was found in; empty: it does not exist
-  TextSettings settings;     ///< with the table's names in `keys`
+  std::string column;        ///< column with the picture names
+  std::string picture;       ///< picture name in the first record
+  std::string root;          ///< folder that contains the first picture; empty: it was not found
+  TextSettings settings;     ///< settings whose `keys` contain the names of the table's columns
 };
 
-/// The table at `path`: that file, or the only file of records in that folder. The first record decides: it has the column
-/// file_name, or what settings.keys has for it, or else one whose value ends as the name of a picture. Records that have
-/// all keys of a text for language models (`instruction` and `output`, ...) are none.
+/// Returns the table at `path`: this file, or the only record file in this folder. The first record decides which
+/// column has the picture names: the column file_name, or the name that settings.keys has for it, or else the first
+/// column whose value ends like a picture's name. Records with all keys of a text for language models (`instruction`
+/// and `output`, ...) are not such a table.
 std::optional<PictureTable> find_picture_table(const std::string& path, const TextSettings& settings);
 
-/// What to do if there is such a table but it cannot be used, to follow a message; empty: nothing is known.
+/// Returns advice for appending to a message if there is such a table but it cannot be used, or "" if there is none.
 std::string picture_table_advice(const std::string& path, const TextSettings& settings);
 
 }  // namespace blipft

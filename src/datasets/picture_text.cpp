@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr std::string_view hole = "{}";
 
-/// What stands before the answer or caption; empty: nothing.
+/// Returns the text before the answer or caption; may be empty.
 std::string prompt_in(const PictureText& text, const TextSettings& settings, const std::string& place) {
   const std::string& style = settings.prompt_template;
   const bool asks = style.find(hole) != std::string::npos;
@@ -101,7 +101,7 @@ std::vector<PictureText> by_answers(PictureText text, const TextSettings& settin
   if (settings.answers != AnswerSelection::all || text.answers.size() < 2 || settings.for_prompts) return {std::move(text)};
   std::vector<PictureText> texts;
   for (const Dataset::Answer& answer : text.answers) {
-    // What is there twice is learnt twice as much: as many samples as people gave this answer.
+    // An answer becomes as many samples as people gave it (its weight), so that it is trained on that often.
     const auto times = std::max<int64_t>(1, static_cast<int64_t>(answer.weight + 0.5));
     for (int64_t i = 0; i < times; ++i) texts.push_back({text.prompt, {}, {{answer.text, 1}}, text.id});
   }
@@ -129,7 +129,7 @@ void fill_prompt(const PictureText& text, const TextSettings& settings, const st
   prompt.text = prompt_in(text, settings, place);
   prompt.id = text.id;
   prompt.references = text.captions;
-  for (const Dataset::Answer& answer : text.answers) {   // scores of answers count people
+  for (const Dataset::Answer& answer : text.answers) {   // metrics of answers count people
     const double times = std::clamp(answer.weight + 0.5, 1.0, 100.0);
     prompt.references.insert(prompt.references.end(), static_cast<size_t>(times), answer.text);
   }

@@ -1,4 +1,4 @@
-// What stands beside a picture: a caption, or a prompt with one or more answers; and the sample that it makes.
+// The text of a picture: a caption, or a prompt with one or more answers; and the sample made from this text.
 #pragma once
 
 #include <optional>
@@ -12,28 +12,29 @@
 namespace blipft {
 
 struct PictureText {
-  std::optional<std::string> prompt;               ///< nullopt: a caption
-  std::vector<std::string> captions;               ///< the first is what is learnt; the others are right too
-  std::vector<Dataset::Answer> answers = {};       ///< of a prompt, each once
+  std::optional<std::string> prompt;               ///< nullopt: the text is a caption
+  std::vector<std::string> captions;               ///< the first is the training target; others are references
+  std::vector<Dataset::Answer> answers = {};       ///< answers to the prompt, without duplicates
   std::string id = {};                             ///< see record_id()
-  bool is_empty() const;                           ///< there is nothing to learn
+  bool is_empty() const;                           ///< true if there is no text to train on
 };
 
-/// Of a JSON object: under "prompt" and "answer" (or what settings.keys has for these), else its captions. An answer is a
-/// text, or a list of texts, or of objects with "answer" and perhaps "weight"; equal ones become one of their weights' sum.
-/// With settings.for_prompts there may be none. Throws UserError naming `place` (file and line).
+/// Reads the text from a JSON object: the values of "prompt" and "answer" (or the names that settings.keys has for
+/// them), else its captions. An answer is a text, a list of texts, or a list of objects with "answer" and optionally
+/// "weight". Equal answers are merged, and their weights are added. With settings.for_prompts there may be no answer.
+/// Throws UserError naming `place` (file and line).
 PictureText picture_text_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place);
-/// The answers in a JSON value; `key` is what it stands under.
+/// Returns the answers in a JSON value; `key` is the key of this value, for messages.
 std::vector<Dataset::Answer> answers_from_json(const nlohmann::json& value, const std::string& key,
                                                const std::string& place);
 
-/// One for each answer where settings.answers is all; else the text itself.
+/// Returns one text per answer if settings.answers is all; else the text itself.
 std::vector<PictureText> by_answers(PictureText text, const TextSettings& settings);
 
-/// Fills the text of a sample: what is learnt is the caption, or the answer alone. Throws UserError naming `place` where
-/// settings.prompt_template does not suit it.
+/// Fills the text of a sample. The training target is the caption, or only the answer. Throws UserError naming `place`
+/// if settings.prompt_template does not fit the text.
 void fill_sample(const PictureText& text, const TextSettings& settings, const std::string& place, Dataset::Sample& sample);
-/// The same of a prompt: its text and references.
+/// Fills a prompt: its text and references. Throws UserError as fill_sample() does.
 void fill_prompt(const PictureText& text, const TextSettings& settings, const std::string& place, Dataset::Prompt& prompt);
 
 }  // namespace blipft

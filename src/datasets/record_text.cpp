@@ -30,10 +30,10 @@ std::string text_at(const json& object, const std::string& key, const std::strin
   return value.get<std::string>();
 }
 
-/// A name as data.keys takes it.
+/// Returns a name in the form that data.keys accepts.
 std::string quoted_name(const std::string& name) { return io::brief(json(name)); }
 
-/// One pass, so that what an instruction holds is left as it is.
+/// Replaces the marks in one pass, so that marks inside an instruction or input stay unchanged.
 std::string filled(const std::string& style, const std::string& instruction, const std::string& input) {
   static const std::string instruction_mark = "{instruction}", input_mark = "{input}";
   std::string text;
@@ -46,7 +46,7 @@ std::string filled(const std::string& style, const std::string& instruction, con
   return text;
 }
 
-/// Their name here; null: there is no such role in a conversation.
+/// Returns the role's name in this program, or null for an unknown role.
 const char* known_role(const std::string& role) {
   static const std::map<std::string, const char*> roles = {
       {"system", "system"}, {"user", "user"}, {"human", "user"}, {"assistant", "assistant"}, {"gpt", "assistant"}};
@@ -54,13 +54,14 @@ const char* known_role(const std::string& role) {
   return found == roles.end() ? nullptr : found->second;
 }
 
-/// The key of a message that has this meaning: what settings.keys says, else ours, else ShareGPT's.
+/// Returns the key with this meaning in a message: the name that settings.keys has for it, else our default, else
+/// ShareGPT's name.
 std::string message_key(const json& message, const TextSettings& settings, const char* ours, const char* sharegpt) {
   const bool theirs = !settings.keys.contains(ours) && !message.contains(ours) && message.contains(sharegpt);
   return theirs ? sharegpt : name_of(settings, ours);
 }
 
-/// Weights are 0 or 1, as in the records that other programs fine-tune chat models on.
+/// Returns the weight of a message: 0 or 1, as in fine-tuning records of other programs. The default is 1.
 bool has_weight(const json& message, const TextSettings& settings, const std::string& here) {
   const std::string& key = name_of(settings, "weight");
   if (!message.contains(key) || message[key].is_null()) return true;
@@ -97,7 +98,7 @@ std::vector<ChatMessage> messages_of(const json& record, const std::string& key,
   return messages;
 }
 
-/// What the records call the list of messages.
+/// Return the key of the list of messages in a record.
 std::string messages_key(const TextSettings& settings) { return name_of(settings, "messages"); }
 std::string conversations_key(const TextSettings&) { return "conversations"; }
 
@@ -143,7 +144,7 @@ void read_instruction(const json& record, const TextSettings& settings, const st
   read_answer(prompt, text_at(record, name_of(settings, "output"), place), settings, sample);
 }
 
-/// The answer under `key`, where there is one.
+/// Sets the answer under `key` as the reference, if the record has one.
 void read_reference(const json& record, const std::string& key, const std::string& place, Dataset::Prompt& prompt) {
   if (record.contains(key)) prompt.references = {text_at(record, key, place)};
 }
@@ -176,8 +177,8 @@ void read_text_prompt(const json& record, const TextSettings& settings, const st
 }
 
 struct Kind {
-  std::vector<const char*> keys;            ///< all must be there; of a prompt the first
-  std::vector<const char*> more;            ///< others of this kind, which settings.keys may name
+  std::vector<const char*> keys;            ///< required keys; for prompts only the first is required
+  std::vector<const char*> more;            ///< optional keys of this kind
   void (*read)(const json&, const TextSettings&, const std::string& place, Dataset::Sample&);
   void (*read_prompt)(const json&, const TextSettings&, const std::string& place, Dataset::Prompt&);
 
@@ -201,7 +202,7 @@ const Kind kKinds[] = {
      read_messages<conversations_key>,
      read_messages_prompt<conversations_key>}};
 
-/// The value of data.keys that may suit such a record, ready to be given.
+/// Returns a value of data.keys that may fit such a record, ready to be copied.
 std::string suggested_keys(const json& record) {
   const auto first_of = [&](std::initializer_list<const char*> names) -> std::string {
     for (const char* name : names)
@@ -216,7 +217,7 @@ std::string suggested_keys(const json& record) {
                 first_of({"completion", "answer", "response", "output", "target", "summary", "chosen"}), "}");
 }
 
-/// None of the kinds' keys are in the record.
+/// Throws UserError: the record does not have the keys of any kind.
 [[noreturn]] void refuse_keys(const json& record, const TextSettings& settings, bool named, const std::string& place) {
   if (!named)
     throw UserError(concat(place, ": found ", keys_of(record), ", expected \"instruction\" and \"output\" (and perhaps ",
@@ -253,7 +254,7 @@ std::string prompt_of(const ChoiceOrText<PromptStyle>& style, const std::string&
 
 namespace {
 
-/// The kind that counts for a record.
+/// Returns the kind that applies to a record.
 const Kind& kind_of(const json& record, const TextSettings& settings, const std::string& place) {
   BLIPFT_USER_CHECK(record.is_object(), place, ": found a JSON ", record.type_name(), ", expected an object");
   const bool named = std::any_of(std::begin(kKinds), std::end(kKinds),
@@ -297,7 +298,7 @@ std::string prompt_group_of_record(const json& record, const TextSettings& setti
     if (key == "output" || key == "completion") continue;
     const std::string name = key == "conversations" ? std::string(key) : name_of(settings, std::string(key));
     json part = record.contains(name) ? record[name] : json("");
-    if (part.is_array()) {                 // a conversation: what stands before the last answer
+    if (part.is_array()) {                 // for a conversation: everything before the last answer
       const auto is_answer = [&](const json& message) {
         const json role = message.is_object() ? message.value(message_key(message, settings, "role", "from"), json()) : json();
         return role == "assistant" || role == "gpt";
@@ -316,7 +317,8 @@ namespace {
 
 using Names = std::vector<const char*>;
 
-/// The first of `names` that a JSON object has, with a value that is not empty.
+/// Returns the first of `names` that a JSON object has with a value that is not empty, and that settings.keys does not
+/// use.
 std::string first_filled(const json& object, const Names& names, const TextSettings& settings) {
   for (const char* name : names) {
     const auto found = object.find(name);
@@ -335,7 +337,7 @@ std::string unrendered_key_of_record(const json& record, const TextSettings& set
   static const Names of_instruction = {"tools", "functions", "system", "system_prompt", "history", "context"};
   const Kind& kind = kind_of(record, settings, place);
   const std::string_view first = kind.keys.front();
-  if (first == "text") return "";          // it is the whole text
+  if (first == "text") return "";          // the record is the text, so nothing is unrendered
   if (first == "instruction") return first_filled(record, of_instruction, settings);
   std::string key = first_filled(record, of_prompt, settings);
   if (first == "prompt" || !key.empty()) return key;

@@ -1,4 +1,4 @@
-// Reading VQA's and LAVIS's annotations; see vqa_metadata.h.
+// Reads VQA's and LAVIS's annotations; see vqa_metadata.h.
 #include "datasets/vqa_metadata.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// The list `name` of a file of VQA's, and no other; nullopt: it is none.
+/// Returns the list `name` if the file is a VQA file with only this list; else nullopt.
 std::optional<JsonList> vqa_list(const std::string& file, const char* name) {
   std::error_code ignored;
   if (!file.ends_with(".json") || !fs::is_regular_file(file, ignored)) return std::nullopt;
@@ -31,12 +31,12 @@ std::optional<JsonList> vqa_list(const std::string& file, const char* name) {
   try {
     auto lists = lists_in_object(InputFile(file), [](std::string_view key) { return known.contains(key); });
     if (lists && lists->size() == 1 && lists->front().name == name) return std::move(lists->front());
-  } catch (const UserError&) {             // whoever opens it as JSON data tells of it
+  } catch (const UserError&) {             // code that opens the file as JSON data reports the error
   }
   return std::nullopt;
 }
 
-/// Its records; the file may have changed since it was looked at.
+/// Returns the records of such a list. Throws UserError if the file has changed in the meantime.
 std::vector<JsonRecord> records_of(const std::string& file, const char* name) {
   std::optional<JsonList> list = vqa_list(file, name);
   BLIPFT_USER_CHECK(list.has_value(), file, ": is no file of VQA's ", name, " any more; was it changed just now?");
@@ -69,7 +69,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return at == std::string::npos ? text : text.replace(at, from.size(), to);
 }
 
-/// The other of the two files, by the names that VQA gives them, else the only one of its kind in the folder; empty: none.
+/// Returns the other of VQA's two files, by VQA's naming scheme, or else the only file of its kind in the folder; "":
+/// there is none.
 std::string companion(const std::string& file, const char* wanted) {
   const fs::path path(file);
   const std::string name = path.filename().string();
@@ -88,7 +89,7 @@ std::string companion(const std::string& file, const char* wanted) {
   return found.size() == 1 ? found.front() : "";
 }
 
-/// Where pictures lie, and how their files are called: COCO_train2014_000000000009.jpg, or the number alone.
+/// Folder and file names of pictures: COCO_train2014_000000000009.jpg, or only the number.
 struct PictureNames {
   std::string root, prefix;
   std::string of(int64_t id) const {
@@ -175,7 +176,7 @@ PictureList read_vqa(const std::string& path, const TextSettings& settings) {
 
 namespace {
 
-/// LAVIS's names of the keys, where settings.keys says nothing else.
+/// Sets LAVIS's names for keys that settings.keys does not name.
 TextSettings lavis_settings(TextSettings settings) {
   for (const auto& [ours, theirs] : {std::pair{"file_name", "image"}, {"prompt", "question"}})
     if (!settings.keys.contains(ours)) settings.keys[ours] = theirs;
@@ -188,7 +189,7 @@ bool is_lavis(const std::string& path) {
   std::error_code ignored;
   if (!path.ends_with(".json") || !fs::is_regular_file(path, ignored)) return false;
   try {
-    // A look at its beginning spares most lists of text records the reading.
+    // A check of the file's beginning avoids scanning most lists of text records.
     std::string begin(size_t{1} << 16, '\0');
     begin.resize(InputFile(path).read(0, begin.data(), begin.size()));
     const size_t first_character = begin.find_first_not_of(" \t\r\n\xef\xbb\xbf");

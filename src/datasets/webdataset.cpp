@@ -1,8 +1,8 @@
-// WebDataset: samples in .tar shards, files with equal path up to the first dot of their name being one sample.
+// WebDataset: samples in .tar shards. Files whose paths are equal up to the first dot of the file name form one sample.
 //
-// Opening reads the tar headers only (ustar, GNU long names, pax path and size) and remembers where each member lies;
-// samples are then read at random. A shard is open only while it is read: a dataset may have more shards than a
-// process may open files.
+// Opening reads only the tar headers (ustar, GNU long names, pax path and size) and stores the offset of each member.
+// Samples are then read in any order. A shard is open only while it is read, because a dataset may have more shards
+// than a process may open.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -59,13 +59,13 @@ class TarFile {
   int64_t size_ = 0;
 };
 
-/// Where a member's content lies.
+/// Name, offset and size of a member's content.
 struct Member {
   std::string name;
   int64_t offset = 0, bytes = 0;
 };
 
-/// A tar number: octal digits, or big-endian binary when the first byte has its top bit set. -1: neither.
+/// Returns a tar number: octal digits, or big-endian binary if the top bit of the first byte is set. -1: it is neither.
 int64_t tar_number(const uint8_t* field, int64_t width) {
   if (field[0] & 0x80) {
     uint64_t value = field[0] & 0x7f;
@@ -86,15 +86,15 @@ std::string tar_string(const uint8_t* field, size_t width) {
   return {text, strnlen(text, width)};
 }
 
-/// Walks over the members of a tar.
+/// Iterates over the members of a tar.
 class TarWalk {
  public:
   explicit TarWalk(const TarFile& tar) : tar_(tar) {}
 
-  /// The next regular file, or nothing at the end.
+  /// Returns the next regular file, or none at the end.
   std::optional<Member> next() {
     std::string long_name;
-    int64_t long_size = -1;  // -1: the header's own field counts
+    int64_t long_size = -1;  // -1: use the size field of the header
     while (read_header()) {
       const int64_t content = position_ + tar_block;
       const char type = static_cast<char>(header_[156]);
@@ -102,7 +102,7 @@ class TarWalk {
       int64_t bytes = tar_number(header_ + 124, 12);
       if (!extension && long_size >= 0) bytes = long_size;
       if (bytes < 0) fail("the size field is no number");
-      // Links, devices and directories have no content, whatever their size field says.
+      // Links, devices and directories have no content, whatever their size field contains.
       if (type >= '1' && type <= '6') bytes = 0;
       if (bytes > tar_.size() - content)
         fail(concat("member \"", extension ? "(extended header)" : brief(name(long_name)), "\" has ", bytes,
@@ -129,8 +129,8 @@ class TarWalk {
     throw UserError(concat(tar_.path(), ": broken tar header at byte ", position_, ": ", what));
   }
 
-  /// False at the end of the archive, a block of zeros. Writers put two there and often more, readers take one for the
-  /// end. A file that ends without has been cut, perhaps between two samples.
+  /// Returns false at the end of the archive, which is a block of zeros. Writers write two or more such blocks; one is
+  /// enough for readers. A file without such a block was truncated, possibly between two samples.
   bool read_header() {
     BLIPFT_USER_CHECK(position_ < tar_.size(), tar_.path(), ": ends at byte ", tar_.size(), " without the block of",
                       " zeros that closes a tar; the file is truncated: copy or download it again, or write it anew",
@@ -160,7 +160,7 @@ class TarWalk {
     return content;
   }
 
-  /// Records "length key=value\n", where length counts the whole record.
+  /// Parses records "length key=value\n"; length is the size of the whole record.
   void read_pax(const std::string& records, std::string& long_name, int64_t& long_size) const {
     for (size_t at = 0; at < records.size();) {
       const size_t length = std::strtoull(records.c_str() + at, nullptr, 10);
@@ -186,23 +186,23 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// A member as the index keeps it; its name is the sample's key, a dot and the extension.
+/// A member in the index. Its name is the sample's key, a dot and the extension.
 struct Piece {
   int64_t offset = 0, bytes = 0;
-  char extension[5] = "";  ///< as written, without the dot; empty: there is no such member
+  char extension[5] = "";  ///< as written, without the dot; empty: no such member
   explicit operator bool() const { return extension[0] != 0; }
 };
 
 struct Entry {
   size_t shard = 0;
-  std::string key;         ///< the members' path up to the first dot of their names
-  Piece picture, caption;  ///< caption: .txt, else .json
+  std::string key;         ///< path of the members up to the first dot of the file name
+  Piece picture, caption;  ///< caption: .txt, or .json if there is no .txt
   std::string picture_name() const { return key + "." + picture.extension; }
   std::string caption_name() const { return key + "." + caption.extension; }
   bool has_text_file() const { return lower(caption.extension) == "txt"; }
 };
 
-/// Puts a member into its sample; of two captions the .txt stays.
+/// Adds a member to its sample. If there are two captions, the .txt is used.
 void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& entry) {
   const std::string extension = lower(member.name.substr(dot + 1));
   Piece piece{member.offset, member.bytes, ""};
@@ -224,18 +224,18 @@ void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& e
   slot = piece;
 }
 
-/// Pictures that are no part of a sample, by their extension.
+/// Pictures that are not part of a sample because of their extension.
 struct IgnoredPictures {
-  std::unordered_map<std::string, std::string> names;  ///< of one shard: the first for each key
-  std::string first;                       ///< of all shards
-  int64_t unsupported = 0;                 ///< of all shards: those in formats such as GIF
+  std::unordered_map<std::string, std::string> names;  ///< in the current shard: {key: first name}
+  std::string first;                       ///< over all shards
+  int64_t unsupported = 0;                 ///< over all shards: pictures in formats such as GIF
 
   void add(const std::string& key, const std::string& name) {
     if (first.empty()) first = name;
     unsupported += !unsupported_suffix(name).empty();
     names.emplace(key, name);
   }
-  /// Why there is no picture for `key`, to follow a message; empty: nothing is known.
+  /// Returns why there is no picture for `key`, for appending to a message; "": unknown.
   std::string advice(const std::string& key) const {
     const auto found = names.find(key);
     return found == names.end() ? "" : text(found->second);
@@ -251,7 +251,7 @@ struct IgnoredPictures {
   }
 };
 
-/// Adds the samples of one shard, in the order of their first members.
+/// Appends the samples of one shard, in the order of their first members.
 void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entries, IgnoredPictures& ignored) {
   const TarFile tar(path);
   ignored.names.clear();
@@ -300,7 +300,7 @@ class WebDataset final : public Dataset {
   }
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
-  /// Why there may be no sample, to follow a message.
+  /// Returns a possible reason for a dataset without samples, for appending to a message.
   std::string advice() const { return ignored_.first.empty() ? "" : ignored_.text(ignored_.first); }
 
   void identify(const Take& take) const override {
@@ -313,7 +313,7 @@ class WebDataset final : public Dataset {
   }
 
   void identify_contents(const Take& take) const override {
-    std::optional<TarFile> tar;            // of one shard after the other
+    std::optional<TarFile> tar;            // one shard at a time
     size_t opened = 0;
     const auto tell = [&](const Entry& entry, const Piece& piece, int64_t most) {
       try {
@@ -354,7 +354,7 @@ class WebDataset final : public Dataset {
         TarFile(shards_[entry(i).shard])
             .read(entry(i).picture.offset, bytes.data(), static_cast<int64_t>(bytes.size()), "a picture");
         return bytes;
-      } catch (const UserError&) {           // whoever reads the sample reports it
+      } catch (const UserError&) {           // read() reports the error
         return "";
       }
     });
@@ -386,7 +386,7 @@ class WebDataset final : public Dataset {
     return picture_text_from_json(record, settings_, place);
   }
 
-  // Counts these records once, since with data.on_bad_sample=skip the samples after the first are read too.
+  // Counts these records only once: with data.on_bad_sample=skip this function is called for many samples.
   void refuse_unrendered_keys() const {
     std::call_once(counted_, [&] {
       unrendered_.emplace(settings_);
@@ -398,7 +398,7 @@ class WebDataset final : public Dataset {
           tar.read(entry.caption.offset, text.data(), entry.caption.bytes, "a member");
           const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
           unrendered_->look_at(parse_json(text, place), place);
-        } catch (const UserError&) {         // whoever reads the sample reports it
+        } catch (const UserError&) {         // read() reports the error
         }
       }
     });
