@@ -1,10 +1,10 @@
-// Where the parts of a step's block lie; see batch.h.
+// The offsets of the parts in a step's block; see batch.h.
 #include "blipft/batch.h"
 
 namespace blipft {
 
 namespace {
-int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }  // as device allocations are
+int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }  // same alignment as device allocations
 }  // namespace
 
 BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64_t batch_size, const TextShape& text)

@@ -10,8 +10,8 @@ namespace blipft {
 
 namespace {
 
-/// How many rows each sample has: what its text takes, of at most `most` rows, and, of the rest of `all`, as much as comes
-/// to it.
+/// Returns the number of rows of each sample: its text rows plus padding. The padding, `all` minus the sum of the text
+/// rows, goes to the first samples, up to `most` rows each.
 std::vector<int64_t> filled_up(std::vector<int64_t> rows, int64_t most, int64_t all) {
   int64_t padding = all - std::accumulate(rows.begin(), rows.end(), int64_t{0});
   for (int64_t& own : rows) {
@@ -37,7 +37,7 @@ std::vector<int64_t> source_rows(const BatchLayout& layout, std::span<const Batc
   return filled_up(std::move(rows), layout.text().source_tokens, layout.text().source_rows(layout.batch_size()));
 }
 
-/// Samples of so many rows, one after the other, and the most rows of one.
+/// Writes the packing of consecutive samples with `rows` rows each; `most` is the maximum number of rows of a sample.
 void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int64_t most) {
   if (!packing) return;
   int32_t* const starts = packing.starts.as<int32_t>();
@@ -51,7 +51,7 @@ void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int
   starts[rows.size()] = static_cast<int32_t>(start);
 }
 
-/// What of the rows' places the model reads.
+/// Writes the packing and positions of the text rows, if the model reads them.
 void write_rows(const BatchLayout& layout, std::vector<int64_t> rows, void* block, int64_t m) {
   const MicroBatch batch = layout.micro_batch(block, m);
   for (int64_t& of_sample : rows) of_sample += layout.inputs().text_prefix();
@@ -64,7 +64,7 @@ void write_rows(const BatchLayout& layout, std::vector<int64_t> rows, void* bloc
   }
 }
 
-/// What an encoder reads. `pad_id` stands behind a source.
+/// Writes the sources for an encoder. The ids after the end of a source are `pad_id`.
 void write_source(const BatchLayout& layout, std::span<const BatchSample> samples, int32_t pad_id, void* block,
                   int64_t m) {
   const SourceRows source = layout.micro_batch(block, m).source;

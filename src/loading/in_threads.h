@@ -14,7 +14,7 @@ namespace blipft {
 
 /// Calls body(i) for each i below `count` from several threads, in about this order. Throws what the first i threw.
 inline void for_each_in_threads(int64_t count, int64_t threads, const std::function<void(int64_t)>& body) {
-  constexpr int64_t kSamplesAtATime = 64;    // that a thread takes
+  constexpr int64_t kSamplesAtATime = 64;    // number of samples that a thread processes at a time
   std::atomic<int64_t> next{0};
   std::mutex mutex;
   int64_t failed = count;
@@ -27,7 +27,8 @@ inline void for_each_in_threads(int64_t count, int64_t threads, const std::funct
         } catch (...) {
           const std::lock_guard lock(mutex);
           if (i < failed) failed = i, error = std::current_exception();
-          next = count;                      // what comes before i is with some thread, and goes on to its end
+          next = count;                      // smaller i are already being processed by some thread, which finishes
+                                             // them
           return;
         }
       }

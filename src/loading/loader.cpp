@@ -1,8 +1,8 @@
 // DataLoader: threads that read, decode, resize and tokenize ahead of the trainer, into page-locked memory.
 //
-// Work is handed out one sample at a time in the order of steps, so all workers help the step that is needed next. The
-// worker that finishes a step's last sample lays the step out. Steps come out in order; a step's failure comes out
-// where the step would have.
+// Each worker processes one sample at a time, in the order of steps, so that all workers help with the step that is
+// needed next. The worker that finishes a step's last sample lays out the step. Steps are delivered in order. If a step
+// fails, next() throws its error when the step is due.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -30,21 +30,22 @@ namespace blipft {
 namespace {
 
 constexpr int64_t cache_bytes = int64_t{1} << 30;
-constexpr int64_t most_looked_ahead = 256;    // steps, for first_text_shapes()
-constexpr int64_t most_bad_in_a_row = 32;     // samples that are skipped
+constexpr int64_t most_looked_ahead = 256;    // maximum steps examined by first_text_shapes()
+constexpr int64_t most_bad_in_a_row = 32;     // consecutive bad samples at which skipping ends with an error
 
-/// A step being prepared, waiting, or with the trainer. All but `batch`'s memory is guarded by the loader's mutex.
+/// A step that is being prepared, is ready, or is used by the trainer. The loader's mutex guards all members except the
+/// memory of `block`.
 struct StepWork {
   explicit StepWork(HostMemory&& memory) : block(std::move(memory)) {}
   HostMemory block;
   HostBatch batch;
   std::vector<Sampler::Slot> slots;           // [M * B]
   std::vector<BatchSample> samples;           // [M * B]
-  std::vector<std::string> bad;               // [M * B], what is wrong with a sample that is skipped
-  int64_t taken = 0, done = 0;                // samples begun and ended
-  bool ready = false, out = false;            // laid out; with the trainer
+  std::vector<std::string> bad;               // [M * B], error of a skipped sample, else empty
+  int64_t taken = 0, done = 0;                // samples started and finished
+  bool ready = false, out = false;            // ready: laid out; out: used by the trainer
   int64_t failed_slot = std::numeric_limits<int64_t>::max();
-  std::exception_ptr error;                   // of the first failed slot
+  std::exception_ptr error;                   // error of the first failed slot
 };
 
 class PrefetchLoader final : public DataLoader {
@@ -73,7 +74,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   ~PrefetchLoader() override {
-    for (std::jthread& worker : workers_) worker.request_stop();  // all at once; each is joined as workers_ ends
+    for (std::jthread& worker : workers_) worker.request_stop();  // stop all at once; ~workers_ joins them
   }
 
   const HostBatch* next() override {
@@ -111,7 +112,7 @@ class PrefetchLoader final : public DataLoader {
   }
   std::vector<TextShape> first_text_shapes(int64_t most_samples) const override {
     std::vector<TextShape> shapes;
-    std::map<int64_t, TokenizedAnswers> known;  // by sample
+    std::map<int64_t, TokenizedAnswers> known;  // {sample: texts}
     for (int64_t step = first_step_; step < std::min(total_steps_, first_step_ + most_looked_ahead); ++step) {
       std::vector<BatchSample> samples;
       for (const Sampler::Slot& slot : order_->slots(step)) {
@@ -125,7 +126,7 @@ class PrefetchLoader final : public DataLoader {
           try {
             found = known.emplace(slot.sample, text_of(slot.sample)).first;
           } catch (const Error&) {
-            return shapes;                      // told when that step is due
+            return shapes;                      // next() reports the error when this step is due
           }
         }
         samples.push_back({found->second.drawn(loading_.seed, slot.pass), slot.key});
@@ -143,10 +144,11 @@ class PrefetchLoader final : public DataLoader {
     return begun_ < total_steps_ && !free_.empty();
   }
 
-  /// Ready for the trainer, or failed with nobody working on it any more (so that the first failed slot is known).
+  /// Returns true if the step is ready for the trainer, or if it has failed and no worker processes it any more (so
+  /// that the first failed slot is known).
   static bool is_settled(const StepWork& work) { return work.ready || (work.error && work.done == work.taken); }
 
-  /// Puts the next step at the end of the pipeline.
+  /// Appends the next step to the pipeline.
   void begin_step() {
     std::vector<Sampler::Slot> slots = order_->slots(begun_);
     StepWork& work = *free_.back();
@@ -179,7 +181,7 @@ class PrefetchLoader final : public DataLoader {
       std::exception_ptr error = attempt([&] { prepare(work, slot); });
       lock.lock();
       note_failure(work, slot, error);
-      if (work.done + 1 == layout_.samples() && !work.error) {  // the last one, and nobody else touches this step now
+      if (work.done + 1 == layout_.samples() && !work.error) {  // the last sample: no other thread uses this step now
         lock.unlock();
         error = attempt([&] { lay_out(work); });
         lock.lock();
@@ -208,7 +210,7 @@ class PrefetchLoader final : public DataLoader {
     failed_ = true;
   }
 
-  /// For what goes wrong outside of a sample, such as memory for a step's list of samples.
+  /// Ends the loader after an error outside of a sample, such as a failed allocation for a step's list of samples.
   void stop_all(const std::exception_ptr& error) {
     std::lock_guard lock(mutex_);
     worker_error_ = error;
@@ -216,7 +218,7 @@ class PrefetchLoader final : public DataLoader {
     step_ready_.notify_all();
   }
 
-  /// One sample's pixels into the block, its text into work.samples.
+  /// Writes one sample's pixels into the block and its text into work.samples.
   void prepare(StepWork& work, int64_t slot) {
     BatchSample& sample = work.samples[slot];
     uint8_t* pixels = BatchWriter::pixels(layout_, work.block.get(), slot);
@@ -281,7 +283,7 @@ class PrefetchLoader final : public DataLoader {
     resize_bicubic_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, pixels);
   }
 
-  /// Everything but pixels; needs the texts of the whole step, because its shape depends on them.
+  /// Writes everything except pixels. The shape of the step depends on the texts of all its samples.
   void lay_out(StepWork& work) const {
     HostBatch& batch = work.batch;
     if (balances_) balance(work);
@@ -297,7 +299,7 @@ class PrefetchLoader final : public DataLoader {
       if (!bad.empty()) batch.bad_samples.push_back(bad);
   }
 
-  /// Gives each micro-batch about as many tokens.
+  /// Reorders samples so that all micro-batches have about the same number of tokens.
   void balance(StepWork& work) const {
     const std::vector<size_t> order = balanced_order_of(work.samples);
     BatchWriter::reorder_pixels(layout_, work.batch.block, order);
@@ -316,31 +318,31 @@ class PrefetchLoader final : public DataLoader {
 
   const LoadingSettings loading_;
   const std::unique_ptr<const StepOrder> order_;
-  const bool balances_;                       // a step's samples are spread over its micro-batches by their length
+  const bool balances_;                       // true: micro-batches get samples of about equal total length
   const std::vector<TextShape> text_shapes_;
-  const BatchLayout layout_;                  // with the largest text shape
+  const BatchLayout layout_;                  // layout for the largest text shape
   const BatchWriter writer_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const InstructionReader instructions_;
   const std::shared_ptr<const Dataset> dataset_;
-  const std::shared_ptr<const TextSurvey> texts_;  // null: texts are read when they are due
+  const std::shared_ptr<const TextSurvey> texts_;  // null: texts are tokenized when their step is prepared
   const int64_t total_steps_;
-  const bool samples_recur_;                  // in one epoch no sample comes twice: nothing to keep
+  const bool samples_recur_;                  // false: no sample occurs twice, so nothing is cached
   SampleCache cache_;
   std::atomic<int64_t> bad_in_a_row_{0};
 
   mutable std::mutex mutex_;
-  std::condition_variable_any work_waits_;    // for workers
-  std::condition_variable step_ready_;        // for the trainer
+  std::condition_variable_any work_waits_;    // wakes the workers
+  std::condition_variable step_ready_;        // wakes the trainer
   std::vector<StepWork> works_;
   std::vector<StepWork*> free_;
-  std::deque<StepWork*> pipeline_;            // begun steps in order; the front is the next to come out
+  std::deque<StepWork*> pipeline_;            // started steps in order; the front is delivered next
   const int64_t first_step_;
-  int64_t begun_, delivered_;                 // steps, those before the first counted
-  bool failed_ = false;                       // nothing more is begun
+  int64_t begun_, delivered_;                 // numbers of steps, including those before first_step_
+  bool failed_ = false;                       // true: no further step is started
   std::exception_ptr worker_error_;
   double wait_seconds_ = 0;
-  std::vector<std::jthread> workers_;         // last: they end before anything they use
+  std::vector<std::jthread> workers_;         // last member: the threads end before the members that they use
 };
 
 }  // namespace

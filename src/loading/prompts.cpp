@@ -13,7 +13,8 @@ namespace {
 
 void append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) { ids.insert(ids.end(), more.begin(), more.end()); }
 
-/// A whole text begins with what the template puts there; another with what the tokenizer puts.
+/// Returns the ids of a prompt. A `whole` text already contains the special tokens of its template; for other texts the
+/// tokenizer's special tokens are added.
 std::vector<int32_t> ids_of(const std::string& text, bool whole, const Tokenizer& tokenizer,
                             const PromptSettings& settings, const std::string& name, bool* cut) {
   std::vector<int32_t> ids = whole ? std::vector<int32_t>() : tokenizer.prefix_ids();
@@ -25,7 +26,8 @@ std::vector<int32_t> ids_of(const std::string& text, bool whole, const Tokenizer
                       " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
   const auto size = static_cast<int64_t>(ids.size());
   if (settings.max_tokens > 0 && size > settings.max_tokens) {
-    // The end of a prompt says what is asked for; what begins every text says to many models that it is one.
+    // Keep the end of a prompt, which contains the request, and the special tokens at its start, which many models
+    // expect.
     int64_t kept = 0;
     for (const int32_t id : whole ? std::vector{tokenizer.bos_id().value_or(-1)} : tokenizer.prefix_ids())
       kept += kept < settings.max_tokens && ids[static_cast<size_t>(kept)] == id;
@@ -44,7 +46,8 @@ PromptedSample prompted(const Dataset::Prompt& prompt, const Tokenizer& tokenize
   return sample;
 }
 
-/// Those that the samples before had not: what one sample has twice, as answers of several people, stays so.
+/// Adds the references that earlier samples did not have. Duplicates within one sample, such as equal answers of
+/// several people, are kept.
 void add_references(PromptedSample& sample, const std::vector<std::string>& references) {
   const std::vector<std::string> before = sample.references;
   for (const std::string& reference : references)
@@ -65,7 +68,7 @@ std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tok
                                                const PromptSettings& settings, int64_t most,
                                                const std::function<void(const UserError&)>& bad) {
   std::vector<PromptedSample> samples;
-  std::map<std::tuple<std::string, std::string, std::string>, size_t> places;  // picture, id, text
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> places;  // (picture, id, text) -> sample
   const int64_t count = most > 0 ? std::min(most, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) try {
     const Dataset::Prompt prompt = dataset.read_prompt(i);
@@ -105,7 +108,7 @@ Dataset::SplitGroup Dataset::split_group(int64_t index) const {
     const Prompt prompt = read_prompt(index);
     if (!prompt.picture.empty()) return {prompt.picture, false};
     return {prompt.text, true};
-  } catch (const UserError&) {             // whoever reads the sample reports it
+  } catch (const UserError&) {             // read() reports the error
     return {};
   }
 }

@@ -1,4 +1,4 @@
-// Prepared samples kept from one epoch to the next.
+// A cache that keeps prepared samples from one epoch to the next.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace blipft {
 
-/// A sample as a step wants it.
+/// A sample in the form that a step needs.
 struct PreparedSample {
   std::vector<uint8_t> pixels;   ///< [P, P, 3], empty if the model reads no pictures
   TokenizedAnswers text;         ///< truncated, not padded
 };
 
-/// Least-recently-used cache of prepared samples by dataset index, bounded in bytes. Thread-safe.
+/// Least-recently-used cache of prepared samples, keyed by dataset index and limited in bytes. Thread-safe.
 class SampleCache {
  public:
   explicit SampleCache(int64_t limit_bytes) : limit_(limit_bytes) {}
 
-  /// Null when it is not there.
+  /// Returns the sample, or null if it is not cached.
   std::shared_ptr<const PreparedSample> find(int64_t sample) {
     std::lock_guard lock(mutex_);
     const auto found = places_.find(sample);

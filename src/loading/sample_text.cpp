@@ -33,7 +33,7 @@ TokenizedText joined_text(const Dataset::Sample& sample, const Tokenizer& tokeni
 
 TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokenizer) {
   std::string all;
-  TextPlaces places;                        // first and last byte of each learnt segment
+  TextPlaces places;                        // bytes: first and last byte of each segment that is a training target
   for (const Dataset::Segment& segment : sample.segments) {
     if (segment.learnt && !segment.text.empty())
       for (const size_t byte : {all.size(), all.size() + segment.text.size() - 1}) places.bytes.push_back(byte);
@@ -48,7 +48,7 @@ TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokeniz
   return text;
 }
 
-/// What stands before all that is learnt.
+/// Returns the text before the first segment that is a training target.
 std::string instruction_of(const Dataset::Sample& sample) {
   std::string text;
   for (const Dataset::Segment& segment : sample.segments) {
@@ -58,7 +58,8 @@ std::string instruction_of(const Dataset::Sample& sample) {
   return text;
 }
 
-/// `ids` with the tokenizer's special tokens around them, at most `most` in all: what is cut are the last of `ids`.
+/// Returns `ids` with the tokenizer's special tokens around them, at most `most` ids in total: the last of `ids` are
+/// cut.
 std::vector<int32_t> surrounded(std::vector<int32_t> ids, const Tokenizer& tokenizer, int64_t most, bool& cut) {
   const std::vector<int32_t> before = tokenizer.prefix_ids(), behind = tokenizer.suffix_ids();
   const int64_t room = std::max<int64_t>(0, most - static_cast<int64_t>(before.size() + behind.size()));
@@ -71,7 +72,7 @@ std::vector<int32_t> surrounded(std::vector<int32_t> ids, const Tokenizer& token
   return ids;
 }
 
-/// What an encoder reads, and behind `start` what a decoder says.
+/// Returns the source for an encoder, and the decoder's text, which begins with `start`.
 TokenizedText two_texts(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t most, int32_t start) {
   BLIPFT_USER_CHECK(!sample.whole, sample.name, ": a conversation, and the model has an encoder for the prompt and a ",
                     "decoder for the answer; give records of \"prompt\" and \"completion\", or of \"instruction\" and ",
@@ -81,19 +82,19 @@ TokenizedText two_texts(const Dataset::Sample& sample, const Tokenizer& tokenize
     for (const int32_t id : tokenizer.encode_plain(sample.segments[i].text)) source.push_back(id);
   TokenizedText text;
   text.source = surrounded(std::move(source), tokenizer, most, text.cut);
-  if (text.source.empty()) text.source.push_back(start);  // an encoder reads one row at least
+  if (text.source.empty()) text.source.push_back(start);  // an encoder reads at least one row
   append(text, {start}, false);
   append(text, surrounded(tokenizer.encode_plain(sample.segments.back().text), tokenizer, most - 1, text.cut), true);
   return text;
 }
 
-/// Whether texts that are encoded apart read as words apart.
+/// Returns true if the tokenizer decodes two separately encoded texts with a space between them.
 bool puts_spaces(const Tokenizer& tokenizer) {
   std::vector<int32_t> ids = tokenizer.encode_plain("a");
   for (const int32_t id : tokenizer.encode_plain("b")) ids.push_back(id);
   try {
     return tokenizer.decode(ids) == "a b";
-  } catch (const UserError&) {             // it makes no text of ids
+  } catch (const UserError&) {             // the tokenizer cannot decode these ids
     return false;
   }
 }
@@ -106,7 +107,7 @@ const TokenizedText& TokenizedAnswers::drawn(uint64_t seed, int64_t pass) const 
   if (texts.size() == 1) return texts.front();
   if (pass < 0)
     return texts[static_cast<size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin())];
-  constexpr uint32_t purpose = 0x616e7377u;  // beside those of RandomOrder
+  constexpr uint32_t purpose = 0x616e7377u;  // differs from the values of RandomOrder
   const Philox4 words = philox({static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32),
                                 static_cast<uint32_t>(pass), purpose},
                                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));

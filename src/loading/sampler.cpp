@@ -1,7 +1,7 @@
 // Sampler: the seeded order of samples, shared by all ranks.
 //
-// Each epoch has its own permutation, a Fisher-Yates shuffle whose draws are Philox words of (seed, epoch, draw). It is
-// kept until another epoch is asked for: workers are at most prefetch_steps ahead, so that is once an epoch.
+// Each epoch has its own permutation, a Fisher-Yates shuffle with Philox numbers of (seed, epoch, draw). It is kept
+// until slots() needs another epoch. Workers are at most prefetch_steps ahead, so it is computed about once per epoch.
 #include <algorithm>
 #include <cmath>
 #include <mutex>
@@ -14,7 +14,7 @@
 
 namespace blipft {
 
-/// The permutation of the epoch used last. Shared by copies of a Sampler.
+/// The permutation of the epoch used last. Copies of a Sampler share it.
 struct Sampler::EpochOrder {
   std::mutex mutex;
   int64_t epoch = -1;
@@ -23,10 +23,10 @@ struct Sampler::EpochOrder {
 
 namespace {
 
-// The order of an epoch's samples is kept in memory: 8 bytes each.
+// Limit of an epoch: its order is kept in memory with 8 bytes per sample.
 constexpr int64_t most_samples = 4'000'000'000;
 
-/// A number below `bound` from two random words: the high half of a 128-bit product.
+/// Returns a number below `bound` from two random words: the high half of a 128-bit product.
 int64_t below(uint32_t high, uint32_t low, int64_t bound) {
   const auto word = static_cast<unsigned __int128>(static_cast<uint64_t>(high) << 32 | low);
   return static_cast<int64_t>(word * static_cast<uint64_t>(bound) >> 64);
@@ -86,9 +86,9 @@ std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
   BLIPFT_CHECK(step >= 0, "step ", step);
   const Settings& s = settings_;
   const int64_t epoch = epoch_of(step);
-  const int64_t begin = (step - epoch * steps_) * step_samples_;  // of this step, in the epoch's order
+  const int64_t begin = (step - epoch * steps_) * step_samples_;  // first sample of this step, in the epoch's order
   const int64_t micro_batches = s.micro_batches * s.world, each = step_samples_ / micro_batches;
-  const int64_t larger = step_samples_ % micro_batches;           // so many of them have one sample more
+  const int64_t larger = step_samples_ % micro_batches;           // number of micro-batches with one sample more
 
   std::lock_guard lock(order_->mutex);
   if (s.shuffle && order_->epoch != epoch) {
@@ -96,14 +96,14 @@ std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
     shuffle(order_->order, s.seed, RandomOrder::epoch, epoch);
     order_->epoch = epoch;
   }
-  const int64_t repeats = (samples_ + s.dataset_size - 1) / s.dataset_size;  // at most, of a sample in an epoch
+  const int64_t repeats = (samples_ + s.dataset_size - 1) / s.dataset_size;  // maximum per sample and epoch
   std::vector<Slot> slots;
   slots.reserve(static_cast<size_t>(s.micro_batches * s.batch_size));
   for (int64_t m = 0; m < s.micro_batches; ++m) {
     const int64_t k = m * s.world + s.rank, first = begin + k * each + std::min(k, larger);
     const int64_t count = each + (k < larger);
     for (int64_t b = 0; b < s.batch_size; ++b) {
-      const int64_t position = first + std::min(b, count - 1);  // an empty place has a key that nothing depends on
+      const int64_t position = first + std::min(b, count - 1);  // the key of an empty slot has no effect
       const int64_t sample = s.shuffle ? order_->order[position] : position;
       slots.push_back({b < count ? sample % s.dataset_size : -1, epoch * samples_per_epoch() + position,
                        epoch * repeats + sample / s.dataset_size});

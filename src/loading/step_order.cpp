@@ -1,4 +1,4 @@
-// Which samples come in which step of a run; see step_order.h.
+// The samples of each step of a run; see step_order.h.
 #include "loading/step_order.h"
 
 #include <algorithm>
@@ -144,7 +144,7 @@ Split split_samples(const LoadingSettings& loading, const Dataset& dataset, int6
   constexpr int64_t kMaxPromptSamples = 64;  // data sets with several references for a prompt have fewer than that
   const int64_t samples = dataset.size();
   struct Group {
-    size_t hash = 0;                         // of its name: prompts of a million samples would fill the memory
+    size_t hash = 0;                         // hash of the name: the names of many prompts need much memory
     bool is_prompt = false, alone = false;
   };
   std::vector<Group> of_sample(static_cast<size_t>(samples));

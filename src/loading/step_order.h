@@ -1,4 +1,4 @@
-// Which samples come in which step of a run.
+// The samples of each step of a run.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace blipft {
 class StepOrder {
  public:
   virtual ~StepOrder() = default;
-  /// Of a step: indices into the dataset (-1: none, where samples do not come out even), [micro_batches * batch_size].
-  /// Thread-safe.
+  /// Returns the slots of a step, [micro_batches * batch_size]: indices into the dataset, -1 for an empty slot if the
+  /// samples cannot be divided evenly. Thread-safe.
   virtual std::vector<Sampler::Slot> slots(int64_t step) const = 0;
   virtual int64_t micro_batches() const = 0;
   virtual int64_t steps_per_epoch() const = 0;
@@ -35,7 +35,7 @@ int64_t validation_steps(const LoadingSettings& loading, int64_t world, int64_t 
 /// is no last one.
 std::unique_ptr<StepOrder> make_validation_order(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples);
 
-/// The samples that data.val_split_fraction holds out for validation, and the others; each ascending.
+/// The samples that data.val_split_fraction holds out for validation, and all others, both in ascending order.
 struct Split {
   std::vector<int64_t> training, validation;
 };

@@ -1,4 +1,4 @@
-// A few texts of many; see text_sample.h.
+// Estimates from a few of many texts; see text_sample.h.
 #include "loading/text_sample.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace blipft {
 
 namespace {
 
-constexpr size_t kSteps = 16;              // that the mean is of
+constexpr size_t kSteps = 16;              // number of steps in the mean
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What steps of texts that nobody surveys have on the average: captions of pictures, by a few of them.
+// Estimates the mean text shape of steps from a few texts, for data that is not surveyed: captions of pictures.
 #pragma once
 
 #include <cstdint>

@@ -41,9 +41,9 @@ int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch
   return most;
 }
 
-// best[j]: the least sum for the first j + 1 sizes, of which the last is taken; one more size may be taken each round.
+// best[j]: minimum sum for the first j + 1 sizes if size j is chosen. Each round allows one more chosen size.
 std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most) {
-  std::vector<int64_t> sizes, below{0};    // below[i]: needs of the first i sizes together
+  std::vector<int64_t> sizes, below{0};    // below[i]: number of needs of the first i sizes
   for (const auto& [size, count] : counts) {
     sizes.push_back(size);
     below.push_back(below.back() + count);
@@ -52,7 +52,7 @@ std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts
   if (n <= most) return sizes;
   std::vector<int64_t> best(n);
   for (size_t j = 0; j < n; ++j) best[j] = sizes[j] * below[j + 1];
-  std::vector<std::vector<size_t>> before;  // [round][j]: the size taken before j
+  std::vector<std::vector<size_t>> before;  // [round][j]: index of the size chosen before j
   for (size_t taken = 1; taken < most; ++taken) {
     std::vector<int64_t> better(n, std::numeric_limits<int64_t>::max());
     std::vector<size_t> from(n, 0);
@@ -93,7 +93,7 @@ std::vector<TextShape> shapes_of_one_text(const LoadingSettings& loading) {
   return shapes;
 }
 
-/// At most `most` of them, the last among them.
+/// Returns at most `most` of the shapes, evenly spread; the last shape is always included.
 std::vector<TextShape> thinned(const std::vector<TextShape>& shapes, size_t most) {
   const size_t step = (shapes.size() + most - 1) / most;
   std::vector<TextShape> some;
@@ -106,7 +106,7 @@ std::vector<TextShape> thinned(const std::vector<TextShape>& shapes, size_t most
 std::vector<TextShape> possible_text_shapes(const LoadingSettings& loading, bool has_source) {
   const std::vector<TextShape> shapes = shapes_of_one_text(loading);
   if (!has_source) return shapes;
-  constexpr size_t kTexts = 8, kSources = 4;  // of which each pair is a program of its own
+  constexpr size_t kTexts = 8, kSources = 4;  // each pair of shapes is a separate program
   std::vector<TextShape> pairs;
   for (const TextShape& text : thinned(shapes, kTexts))
     for (const TextShape& source : thinned(shapes, kSources)) {

@@ -1,4 +1,4 @@
-// Text shapes: which a run's steps may have, and which a step takes.
+// Text shapes: the possible shapes of a run's steps, and the choice of a shape for a step.
 #pragma once
 
 #include <algorithm>
@@ -18,20 +18,20 @@ bool packs_text(const LoadingSettings& loading);
 /// shares one.
 bool balances_micro_batches(const LoadingSettings& loading);
 
-/// Rows that a text of `tokens` tokens takes at least: one, so that a sample is never without rows.
+/// Minimum rows of a text of `tokens` tokens: at least one, so that every sample has a row.
 inline int64_t rows_of_text(int64_t tokens) { return std::max<int64_t>(tokens, 1); }
 
-/// What micro-batches of `batch_size` samples with texts of `lengths` tokens, one micro-batch after the other, need:
-/// packed the most text rows of one, else the longest text.
+/// Returns the size that consecutive micro-batches of `batch_size` samples need, for texts of `lengths` tokens: if
+/// packed, the maximum number of text rows of a micro-batch, else the longest text.
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size);
 
-/// What micro-batches need of both sides of a text shape; see needed_size().
+/// The size that micro-batches need for text and source; see needed_size().
 struct TextNeed {
   int64_t text = 0, source = 0;
   auto operator<=>(const TextNeed&) const = default;
   int64_t all() const { return text + source; }
 };
-/// The side of a shape that grows with the texts.
+/// Returns the sizes of a shape that depend on the lengths of texts.
 inline TextNeed size_of(const TextShape& shape) {
   return shape.packed() ? TextNeed{shape.packed_rows, shape.packed_source_rows}
                         : TextNeed{shape.tokens, shape.source_tokens};
@@ -41,17 +41,17 @@ inline bool holds(const TextShape& shape, const TextNeed& need) {
   return need.text <= size.text && (shape.source_tokens == 0 || need.source <= size.source);
 }
 
-/// Of sizes that are needed `counts[size]` times, at most `most`, ascending, the last one the largest: when each need
-/// is rounded up to the next of them, the sum is least.
+/// Chooses at most `most` of the sizes in `counts` ({size: number of needs}), in ascending order and including the
+/// largest. If each need is rounded up to the next chosen size, the sum is minimal.
 std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most);
 
-/// The first of `shapes` (ascending) that holds micro-batches of `batch_size` samples with such texts; the last holds
-/// whatever comes.
+/// Returns the first of `shapes` (ascending) that can hold micro-batches of `batch_size` samples with these texts. The
+/// last shape holds all possible texts.
 TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size);
 
-/// An order of samples with texts of `lengths` tokens in which `groups` groups of equally many samples, one after the
-/// other, have about as many tokens each: longest first, they go to the groups in turn, forth and back. Element i is
-/// the sample that comes i-th.
+/// Returns an order of samples with texts of `lengths` tokens that divides them into `groups` consecutive groups with
+/// equally many samples and about equally many tokens. Samples are distributed to the groups from the longest on,
+/// alternately forwards and backwards. Element i is the index of the sample at position i.
 std::vector<size_t> balanced_order(std::span<const int64_t> lengths, int64_t groups);
 
 }  // namespace blipft

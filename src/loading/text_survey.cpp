@@ -1,4 +1,4 @@
-// Texts that are known before a run begins; see text_survey.h.
+// Texts that are tokenized before a run begins; see text_survey.h.
 #include "loading/text_survey.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace blipft {
 
 namespace {
 
-constexpr size_t kNamed = 5;                 // samples that are left out
+constexpr size_t kNamed = 5;                 // maximum number of names listed of samples that are left out
 constexpr size_t kMostShapes = 16;
 constexpr int64_t kMostSamplesSeen = int64_t{1} << 24;
-constexpr int64_t kTextBytes = 128;          // of a text besides its tokens: two vectors and their allocations
+constexpr int64_t kTextBytes = 128;          // memory of a text besides its tokens: two vectors and their allocations
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -28,7 +28,7 @@ struct Surveyed {
   TokenizedAnswers text;
   int64_t length = 0, source_length = 0;
   bool learns = false, cut = false, bad = false;
-  std::string name;                          // of a sample with nothing to learn; of a bad one what is wrong with it
+  std::string name;                          // sample without a target: its name; bad sample: its error
 };
 
 }  // namespace
@@ -42,7 +42,8 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
     try {
       const Dataset::Sample sample = dataset.read(i);
       one.name = sample.name;
-      // One token more than it may have tells that it is cut; of two texts each tells it itself.
+      // One token more than allowed shows that a text is too long. With a decoder_start, tokenize_answers() sets `cut`
+      // for source and text itself.
       const int64_t more = settings.decoder_start < 0 ? 1 : 0;
       one.text = tokenize_answers(sample, tokenizer, settings.max_text_tokens + more, settings.vocabulary, {},
                                   settings.decoder_start);
@@ -133,16 +134,16 @@ TextNeed need_of(const LoadingSettings& loading, std::span<const int64_t> length
           needed_size(packed, sources, loading.batch_size)};
 }
 
-/// Samples of a rank's step, as lengths of both sides.
+/// The lengths of text and source for each sample of one rank's step.
 struct StepLengths {
   std::vector<int64_t> text, source;
   explicit StepLengths(int64_t samples) : text(static_cast<size_t>(samples)), source(text.size()) {}
-  /// Places of `survey`'s samples; negative: empty.
+  /// Sets slot `place` to the lengths of a sample of `survey`; a negative sample is an empty slot.
   void set(size_t place, const TextSurvey& survey, int64_t sample) {
     text[place] = sample < 0 ? 0 : survey.lengths()[static_cast<size_t>(sample)];
     source[place] = sample < 0 ? 0 : survey.source_lengths()[static_cast<size_t>(sample)];
   }
-  /// As the loader deals samples to micro-batches.
+  /// Reorders the samples as the loader distributes them over micro-batches.
   void balance(int64_t micro_batches) {
     std::vector<int64_t> all;
     for (size_t i = 0; i < text.size(); ++i) all.push_back(text[i] + source[i]);
@@ -152,7 +153,8 @@ struct StepLengths {
   }
 };
 
-/// The longest texts of a set together; of a set that repeats, the longest again and again.
+/// Returns the lengths of the `batch` longest texts of a set. If the set repeats, the longest text may occur several
+/// times.
 std::vector<int64_t> longest_together(std::vector<int64_t> lengths, bool repeats, int64_t batch) {
   std::sort(lengths.begin(), lengths.end(), std::greater<>());
   if (repeats) std::fill(lengths.begin(), lengths.end(), lengths.front());
@@ -185,7 +187,7 @@ std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64
     }
   }
   if (seen == steps) return needs;
-  const bool repeats = samples.epoch_samples > known;  // what may come behind these
+  const bool repeats = samples.epoch_samples > known;  // later steps need at most the longest texts together
   const std::vector<int64_t> texts = longest_together(survey.lengths(), repeats, batch);
   const std::vector<int64_t> sources = longest_together(survey.source_lengths(), repeats, batch);
   const bool packed = packs_text(loading);
@@ -210,7 +212,8 @@ std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, 
 
 int64_t longest_of(const std::vector<int64_t>& lengths) { return *std::max_element(lengths.begin(), lengths.end()); }
 
-/// One side of text shapes: `longest` of its texts, and the multiple to which sizes are rounded up.
+/// One side of text shapes, text or source: the longest text, the maximum size, and the multiple to which sizes are
+/// rounded up.
 struct Side {
   int64_t longest = 0, most = 0, multiple = 8;
   Side(const LoadingSettings& loading, int64_t longest_text, int64_t most_needed) : most(most_needed) {

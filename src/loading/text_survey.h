@@ -1,5 +1,5 @@
-// Texts that are known before a run begins: all are tokenized, by threads, before memory is planned. The plan is then
-// for the steps that will come, the loader need not tokenize again, and what has nothing to learn is left out.
+// Texts that are tokenized before a run begins, by several threads, before memory is planned. As a result, the plan
+// fits the actual steps, the loader need not tokenize again, and samples without training targets are left out.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace blipft {
 
-/// Some samples of a dataset as one.
+/// A subset of a dataset's samples.
 class DatasetSubset final : public Dataset {
  public:
   DatasetSubset(std::shared_ptr<const Dataset> whole, std::vector<int64_t> samples)
@@ -41,36 +41,39 @@ class DatasetSubset final : public Dataset {
 class TextSurvey {
  public:
   struct Settings {
-    int64_t samples = 0;                     ///< the first so many of the dataset, at most; 0: all
+    int64_t samples = 0;                     ///< maximum number of samples, from the first on; 0: all
     int64_t max_text_tokens = 0, vocabulary = 0;
     int64_t threads = 1;
-    int64_t most_bytes = int64_t{2} << 30;   ///< of host memory for ids: where they take more, lengths alone are kept
+    int64_t most_bytes = int64_t{2} << 30;   ///< host memory for ids; if they need more, only lengths are kept
     bool skip_bad = false;                   ///< samples that cannot be read or tokenized are left out
     int32_t decoder_start = -1;              ///< see ModelInputs
   };
-  /// Throws the error of the first sample whose text cannot be read or tokenized, unless it skips them. The same on
-  /// every rank.
+  /// Throws the error of the first sample whose text cannot be read or tokenized, unless skip_bad is set. The result is
+  /// identical on every rank.
   TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const Settings& settings);
 
   int64_t surveyed() const { return surveyed_; }
-  /// Those with something to learn, ascending; the others are left out. Elements of what follows belong to them.
+  /// The samples with a training target, ascending; others are left out. The vectors and indices below refer to these
+  /// samples.
   const std::vector<int64_t>& samples() const { return samples_; }
-  const std::vector<int64_t>& lengths() const { return lengths_; }  ///< tokens, cut to max_text_tokens; of several answers the most
-  const std::vector<int64_t>& source_lengths() const { return source_lengths_; }  ///< the same of sources; zeros: there are none
+  /// Tokens of each text, cut to max_text_tokens; the maximum over several answers.
+  const std::vector<int64_t>& lengths() const { return lengths_; }
+  /// Tokens of each source; zeros if there are no sources.
+  const std::vector<int64_t>& source_lengths() const { return source_lengths_; }
   bool has_texts() const { return !texts_.empty(); }
   const TokenizedAnswers& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
 
-  int64_t cut() const { return cut_; }       ///< of all texts, those longer than max_text_tokens
-  int64_t bad() const { return bad_; }       ///< that cannot be read or tokenized
-  const std::vector<std::string>& bad_texts() const { return bad_texts_; }  ///< what is wrong with the first few
-  /// With nothing to learn, the bad ones not among them.
+  int64_t cut() const { return cut_; }       ///< number of texts longer than max_text_tokens
+  int64_t bad() const { return bad_; }       ///< number of samples that cannot be read or tokenized
+  const std::vector<std::string>& bad_texts() const { return bad_texts_; }  ///< errors of the first few bad samples
+  /// The number of samples without a training target, not counting bad samples.
   int64_t left_out() const { return surveyed_ - bad_ - static_cast<int64_t>(samples_.size()); }
-  const std::vector<std::string>& left_out_names() const { return left_out_names_; }  ///< the first few
+  const std::vector<std::string>& left_out_names() const { return left_out_names_; }  ///< names of the first few
 
  private:
   int64_t surveyed_ = 0, cut_ = 0, bad_ = 0;
   std::vector<int64_t> samples_, lengths_, source_lengths_;
-  std::vector<TokenizedAnswers> texts_;         // empty: they took too much
+  std::vector<TokenizedAnswers> texts_;         // empty: they would need too much memory
   std::vector<std::string> left_out_names_, bad_texts_;
 };
 
