@@ -1,4 +1,5 @@
-// Prompts: what generation goes on from, of a dataset's samples or from the command line, and the texts that would be right.
+// Prompts: the texts that generation continues, from a dataset's samples or from the command line, and their
+// references.
 #pragma once
 
 #include <cstdint>
@@ -12,37 +13,38 @@
 namespace blipft {
 
 struct PromptSettings {
-  int64_t max_tokens = 0;                   ///< longer prompts lose tokens behind those that begin every text; 0: any length
-  int64_t vocabulary = 0;                   ///< of the model: ids are below
-  bool ends = false;                        ///< what the tokenizer puts behind every text stands behind the prompt too: for
-                                            ///< an encoder's text, which is whole
-  InstructionReader instructions = {};      ///< where the model reads any: they are the prompts
+  /// Maximum number of tokens; 0: no limit. A longer prompt loses tokens after the special tokens at its start.
+  int64_t max_tokens = 0;
+  int64_t vocabulary = 0;                   ///< the model's vocabulary size: ids must be smaller
+  bool ends = false;                        ///< also append the special tokens that the tokenizer puts after a text:
+                                            ///< for an encoder, which reads a complete text
+  InstructionReader instructions = {};      ///< if the model reads instructions, the prompts are these
 };
 
 struct PromptedSample {
-  std::string name;                         ///< as of the dataset's sample
-  std::string id;                           ///< question_id or image_id of the record, as JSON; empty: it has none
-  std::vector<int32_t> ids;                 ///< may be empty: no prompt, of a tokenizer that puts nothing before a text
-  std::vector<std::string> references;      ///< texts that would be right; answers as often as people gave them
-  int64_t picture = -1;                     ///< a sample of the dataset whose picture belongs to it; -1: none
-  bool cut = false;                         ///< it was longer than max_tokens
-  std::vector<int32_t> instruction = {};    ///< its ids by settings.instructions
+  std::string name;                         ///< name of the dataset's sample
+  std::string id;                           ///< question_id or image_id of the record, as JSON; empty: none
+  std::vector<int32_t> ids;                 ///< may be empty: no prompt, and no special tokens before texts
+  std::vector<std::string> references;      ///< reference texts; an answer occurs as often as people gave it
+  int64_t picture = -1;                     ///< index of the sample whose picture belongs to the prompt; -1: none
+  bool cut = false;                         ///< true if the prompt was longer than max_tokens
+  std::vector<int32_t> instruction = {};    ///< ids of the prompt by settings.instructions
 };
 
-/// The prompt of one sample: everything up to the answer of the last turn. Throws UserError with the sample's name.
+/// Returns the prompt of one sample: all text before the last turn's answer. Throws UserError with the sample's name.
 PromptedSample prompt_of_sample(const Dataset& dataset, int64_t index, const Tokenizer& tokenizer,
                                 const PromptSettings& settings);
-/// The prompts of the first `most` samples (0: all), in their order. Samples with the same picture, prompt and id are one,
-/// with the references of all. A sample that cannot be read or tokenized goes to `bad`; without it its error
-/// is thrown.
+/// Returns the prompts of the first `most` samples (0: all), in their order. Samples with the same picture, prompt and
+/// id are merged into one with the references of all. The error of a sample that cannot be read or tokenized is passed
+/// to `bad`, or thrown if `bad` is empty.
 std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tokenizer& tokenizer,
                                                const PromptSettings& settings, int64_t most = 0,
                                                const std::function<void(const UserError&)>& bad = {});
 
-/// How a text becomes a prompt: as it is, or as what a user says, by the chat template of the model's files.
+/// The conversion of a text to a prompt: unchanged, or as a user's message in the model's chat template.
 enum class PromptForm { text, message };
-/// Ids of a prompt that is given as text; `place` (the option) is for messages. Throws UserError where there is to be a chat
-/// template and `texts` has none.
+/// Returns the ids of a prompt that is given as text; `place` (the option) is used in messages. Throws UserError if a
+/// chat template is needed and `texts` has none.
 std::vector<int32_t> prompt_of_text(const std::string& text, PromptForm form, const Tokenizer& tokenizer,
                                     const TextSettings& texts, const PromptSettings& settings, const std::string& place);
 
