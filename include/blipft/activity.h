@@ -1,6 +1,6 @@
-// Activity: what a rank is in, told by its training thread and read by its watchdog.
+// Activity: the current activity of a rank, set by its training thread and read by its watchdog.
 //
-// A change is two stores of one thread; readers take no lock and see a whole state.
+// A change consists of two stores by one thread; readers take no lock and see a consistent state.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Activity {
   }
   using Doing = blipft::Doing;
 
-  /// Phase, doing, step (-1: none) and unit (-1: none), as one word that is changed at once.
+  /// Phase, doing, step (-1: none) and unit (-1: none), packed into one word that changes atomically.
   struct State {
     Phase phase = Phase::start;
     Doing doing = Doing::host;
@@ -37,12 +37,12 @@ class Activity {
     }
   };
 
-  /// The training thread only.
+  /// Only the training thread may call it.
   void set(const State& state) {
     word_.store(state.word(), std::memory_order_relaxed);
     progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
-  /// Keeps the step.
+  /// Changes the phase; the step stays.
   void phase(Phase phase) { set({phase, Doing::host, state().step, -1}); }
   void step(int64_t step) { set({Phase::training, Doing::host, step, -1}); }
   void doing(Doing doing, int64_t unit = -1) {
@@ -50,7 +50,7 @@ class Activity {
     set({now.phase, doing, now.step, unit});
   }
 
-  /// A part of what goes on, until it ends; the unit stays.
+  /// Sets an activity until its destructor restores the previous state; the unit stays.
   class Scope {
    public:
     Scope(Activity& activity, Doing doing) : activity_(activity), before_(activity.state()) {
@@ -65,18 +65,18 @@ class Activity {
     const State before_;
   };
 
-  /// Any thread.
+  /// Any thread may call these.
   State state() const { return State::of(word()); }
   uint64_t word() const { return word_.load(std::memory_order_relaxed); }
-  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }  ///< changes so far
+  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }  ///< number of changes so far
 
-  /// Names of units, for texts; called once, by the training thread.
+  /// Sets the names of units for texts. The training thread calls it once.
   void name_units(std::vector<std::string> names) {
     if (owned_) return;
     owned_ = std::make_unique<const std::vector<std::string>>(std::move(names));
     names_.store(owned_.get(), std::memory_order_release);
   }
-  /// "step 7: all_reduce of opt.layer.3", "start-up: barrier"; any rank's state, since all have the same units.
+  /// Returns "step 7: all_reduce of opt.layer.3" or "start-up: barrier". Any rank's state works: units are equal.
   std::string text(const State& state) const;
 
  private:

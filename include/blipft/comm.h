@@ -1,5 +1,5 @@
-// Comm: collectives between ranks. One rank: self. CPU: MPI. GPU: NCCL, started through MPI. They run in groups of
-// ranks: see CommGroups.
+// Comm: collectives between ranks. Implementations: self for one rank, MPI for CPUs, NCCL (started through MPI) for
+// GPUs. Collectives run in groups of ranks: see CommGroups.
 #pragma once
 
 #include <cstdint>
@@ -15,58 +15,58 @@
 
 namespace blipft {
 
-/// An error that every rank of a world has been told of: one rank prints it, all return.
+/// An error that all ranks of a world agree on: one rank prints it, all return.
 class AgreedError : public UserError {
  public:
   using UserError::UserError;
 };
 
-/// A world of ranks, all of the process' MPI world or a group of them: host-side calls, for set-up and messages. All
-/// calls concern the ranks of this world alone, but abort().
+/// A world of ranks, either all ranks of the process' MPI world or a group of them. Its host-side calls serve set-up
+/// and messages. All calls except abort() involve only the ranks of this world.
 class World {
  public:
-  /// All ranks. Starts MPI, and ends it when destroyed, after every group: one object, made by main(). A program that
-  /// was not started by mpirun is a world of one rank.
+  /// Creates the world of all ranks. Starts MPI; the destructor, which must run after those of all groups, ends MPI.
+  /// main() creates the only such object. A program that was not started by mpirun has a world of one rank.
   World(int* argc, char*** argv);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
-  /// The group of the ranks that give the same `color` (>= 0), in the order of their `key`s (of equal ones in rank
-  /// order). Called by all ranks, in the same order as other splits.
+  /// Returns the group of the ranks that pass the same `color` (>= 0), ordered by `key` (equal keys in rank order). All
+  /// ranks must call it, in the same order as other splits.
   std::unique_ptr<World> split(int64_t color, int64_t key) const;
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
   int64_t local_rank() const { return local_rank_; }   ///< among this world's ranks of this machine
   int64_t local_size() const { return local_size_; }
-  /// Cores that these ranks may run on, together: fewer than the machine's where mpirun or Slurm bound them.
+  /// Returns the number of cores on which these ranks together may run, which mpirun or Slurm may limit.
   int64_t local_cores() const { return local_cores_; }
-  int64_t machine() const { return machine_; }         ///< >= 0; the same on the ranks of one machine alone
-  int64_t machine_order() const { return machine_order_; }  ///< this rank's place where the ranks of a machine are neighbours
+  int64_t machine() const { return machine_; }         ///< >= 0; equal on two ranks only if they share a machine
+  int64_t machine_order() const { return machine_order_; }  ///< this rank's index in the order by machine, then rank
   std::string host() const;
-  /// What this rank is in; groups share it. Host collectives, and tensor collectives of CPUs, tell of themselves.
+  /// Returns the current activity of this rank, which its groups share. Host collectives and CPU collectives set it.
   Activity& activity() const { return *activity_; }
   void barrier() const;
-  /// Copies `bytes` from rank `root` to all.
+  /// Copies `bytes` bytes from rank `root` to all ranks.
   void broadcast(void* data, int64_t bytes, int64_t root) const;
-  /// The `text` of rank `root`, on all.
+  /// Returns the `text` of rank `root` on all ranks.
   std::string from_rank(int64_t root, std::string text) const;
   int64_t max(int64_t value) const;
   double max(double value) const;
   double sum(double value) const;
   /// Rank 0 gathers `bytes` from each rank, in rank order; `out` may be null on the others.
   void gather(const void* data, int64_t bytes, void* out) const;
-  /// The bits that any rank gives.
+  /// Returns the bitwise OR of `bits` over all ranks.
   uint64_t any(uint64_t bits) const;
-  /// Rank 0 gets the text of each rank, in rank order; the others get nothing.
+  /// Returns the texts of all ranks in rank order on rank 0, and nothing on the other ranks.
   std::vector<std::string> gather_texts(const std::string& text) const;
-  /// Prints `message` from this rank (the first rank that fails wins), ends all ranks of the process' MPI world with
-  /// `code`. Does not return.
+  /// Prints `message` from this rank (the first rank that fails wins) and ends all ranks of the process' MPI world with
+  /// exit status `code`. Does not return.
   [[noreturn]] void abort(const std::string& message, int code) const;
-  /// Agreement on an error before anything collective: throws AgreedError on every rank when `message` is not empty on
-  /// any; the lowest failing rank's message is the one thrown, behind that rank and its host unless every rank has the
-  /// same one.
+  /// Makes all ranks fail if one fails: throws AgreedError on every rank if `message` is not empty on any rank. The
+  /// error contains the message of the lowest failing rank, after the number and host of that rank unless every rank
+  /// has the same message.
   void agree(const std::string& message) const;
-  /// Runs `body` on every rank and agrees on the error it may throw.
+  /// Runs `body` on every rank and calls agree() with the message of the exception that it may throw.
   template <class Body>
   void together(Body body) const {
     std::string message;
@@ -80,11 +80,11 @@ class World {
     agree(message);
   }
 
-  struct Communicator;                     ///< MPI's; src/comm/communicator.h
+  struct Communicator;                     ///< the MPI communicator; src/comm/communicator.h
   const Communicator& communicator() const { return *communicator_; }
 
  protected:
-  /// Of the ranks of `communicator`; this one is on `machine`. Called by all of them.
+  /// Creates the world of the ranks of `communicator`; this rank runs on `machine`. All of these ranks must call it.
   World(std::unique_ptr<Communicator> communicator, int64_t machine, std::shared_ptr<Activity> activity);
 
  private:
@@ -94,66 +94,66 @@ class World {
   int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, local_cores_ = 1, machine_ = 0, machine_order_ = 0;
 };
 
-/// Tensor collectives over a group of ranks, in a stream. Same order of calls on every rank.
+/// Tensor collectives over a group of ranks, in a stream. Every rank must call them in the same order.
 class Comm {
  public:
   virtual ~Comm() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
   virtual std::string name() const = 0;     ///< "self", "mpi", "nccl 2.28.3"
-  /// full[r * shard.numel() ..] = shard of rank r; full has size() * shard.numel() elements. In place where the shard
-  /// lies at its own place of `full`.
+  /// full[r * shard.numel() ..] = shard of rank r; full has size() * shard.numel() elements. In place if the shard is
+  /// already at its position in `full`.
   virtual void all_gather(const Tensor& shard, const Tensor& full, Stream stream) = 0;
-  /// shard (+)= sum over ranks of their full[rank() * shard.numel() ..]; summed in rank order on mpi, f32 inside.
-  /// `accumulate` only where reduce_scatter_accumulates() says so.
+  /// shard (+)= sum over ranks of their full[rank() * shard.numel() ..]; mpi sums in rank order and in f32.
+  /// `accumulate` requires that reduce_scatter_accumulates() returns true.
   virtual void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool accumulate = false) = 0;
   virtual bool reduce_scatter_accumulates(const Tensor& full) const {
     (void)full;
     return false;
   }
-  /// In place sum over ranks.
+  /// Replaces `tensor` by its sum over ranks.
   virtual void all_reduce(const Tensor& tensor, Stream stream) = 0;
-  /// Lets the group's other ranks address `block` (the start of a device allocation, laid out alike on every rank)
-  /// directly, if they are all of this machine and their GPUs reach each other. True when it worked. Called by all
-  /// ranks of the group.
-  /// `gathers`: all_gather of a shard inside the block is then a set of copies by copy engines, which occupy no compute
-  /// unit and wait for nobody; shards lie at the same place on all ranks. Whoever changes the block must keep changes
-  /// apart from such gathers of any rank by collectives. Gathers in place are none of them.
+  /// Lets the group's other ranks address `block` (the start of a device allocation, with the same layout on every
+  /// rank) directly, if all ranks are on this machine and their GPUs can access each other. Returns true on success.
+  /// All ranks of the group must call it.
+  /// `gathers`: all_gather of a shard inside the block then consists of copies by copy engines, which occupy no compute
+  /// unit and do not wait for other ranks; shards must have the same offset on all ranks. Collectives must order all
+  /// changes of the block before or after such gathers of any rank. In-place gathers do not use these copies.
   /// `reductions`: reduce_scatter and all_reduce of large tensors inside the block are then one kernel on few compute
-  /// units, which sums all ranks in rank order, in f32. These come in one stream;
-  /// a tensor may lie elsewhere on each rank.
+  /// units, which sums all ranks in rank order, in f32. These calls must use one stream; a tensor may have a different
+  /// offset on each rank.
   virtual bool expose(const Tensor& block, bool gathers, bool reductions) {
     (void)block, (void)gathers, (void)reductions;
     return false;
   }
-  /// Closes what expose() opened. Called by all ranks before any of them frees its block, with all work done.
+  /// Closes what expose() opened. All ranks must call it, with all work done, before any of them frees its block.
   virtual void withdraw() {}
-  /// Whether expose() worked, and for what.
+  /// Return true if expose() succeeded with `gathers`, and with `reductions`.
   virtual bool direct_gathers() const { return false; }
   virtual bool direct_reductions() const { return false; }
-  /// What has gone wrong behind the program's back, empty: nothing. May be asked on any thread.
+  /// Returns an asynchronous error of the communicator, or an empty string. Any thread may call it.
   virtual std::string failure() const { return {}; }
-  /// Device bytes that this communicator holds outside of the arena, for the plan (an estimate before start).
+  /// Returns the device bytes that this communicator allocates outside of the arena (an estimate before the start).
   virtual int64_t device_bytes() const = 0;
 };
 
-/// The groups that collectives run in, as this rank sees them.
+/// The groups in which this rank runs collectives.
 struct Groups {
   Groups() = default;
-  /// All of one rank.
+  /// Groups of a run with one rank.
   Groups(Comm* self) : Groups(self, self, self) {  // NOLINT: one rank needs no groups
     BLIPFT_CHECK(self->size() == 1, "groups of one rank, but there are ", self->size());
   }
   Groups(Comm* of_all, Comm* of_shard, Comm* of_replicate) : all(of_all), shard(of_shard), replicate(of_replicate) {}
   Comm* all = nullptr;                     ///< every rank
-  Comm* shard = nullptr;                   ///< the ranks over which parameters are cut
-  Comm* replicate = nullptr;               ///< those at the same place of each shard group: they hold the same shard
+  Comm* shard = nullptr;                   ///< the ranks over which parameters are sharded
+  Comm* replicate = nullptr;               ///< the ranks with this rank's position in each shard group: same shard
   bool hybrid() const { return replicate->size() > 1; }
 };
 
-/// How many ranks the groups have; every rank is in one of each kind.
+/// The number of ranks of the groups; every rank is in one group of each kind.
 struct GroupSizes {
-  /// One shard group of all ranks, and nothing replicated.
+  /// One shard group of all ranks, without replicas.
   GroupSizes(int64_t ranks) : shard(ranks) {}  // NOLINT: a number of ranks is meant so wherever groups are not named
   GroupSizes(int64_t shard_ranks, int64_t replicas) : shard(shard_ranks), replicate(replicas) {}
   int64_t shard, replicate = 1;
@@ -161,39 +161,39 @@ struct GroupSizes {
   bool hybrid() const { return replicate > 1; }
 };
 
-/// The groups of a run and their communicators. Ranks are taken in order, those of a machine one after the other, and
-/// each sizes.shard of them are a shard group; the ranks at equal places of the shard groups are a replicate group.
-/// Collectives of different groups of a rank must be ordered: in one stream, or by events.
+/// The groups of a run and their communicators. Ranks are ordered by machine, then rank. Each sizes.shard consecutive
+/// ranks are a shard group; the ranks with equal positions in the shard groups are a replicate group. Collectives of
+/// different groups of a rank must be ordered: in one stream, or by events.
 class CommGroups {
  public:
-  /// A communicator of the ranks of `world`, which outlives it; `scalars`: for a few numbers at a time.
+  /// Creates a communicator of the ranks of `world`, which must outlive it; `scalars`: only for few numbers at once.
   using MakeComm = std::function<std::unique_ptr<Comm>(const World& world, bool scalars)>;
-  /// Called by all ranks of `world`, whose size is sizes.all(). A group of one rank gets a self comm.
+  /// All ranks of `world`, whose size is sizes.all(), must call it. A group of one rank gets a self comm.
   CommGroups(const World& world, const GroupSizes& sizes, Device& device, const MakeComm& make);
   Groups groups() const { return {all_.get(), shard_ ? shard_.get() : all_.get(), replicate_.get()}; }
-  /// Which group of its kind this rank is in, from 0.
+  /// Return the index of this rank's shard group and of its replicate group, from 0.
   int64_t shard_group() const { return shard_group_; }
   int64_t replicate_group() const { return replicate_group_; }
-  /// Comm::expose() in the shard group, and reductions also in the replicate group. Nothing if `block` is absent.
+  /// Calls Comm::expose() in the shard group, and for reductions in the replicate group too. Ignores an absent `block`.
   void expose(const Tensor& block, bool gathers, bool reductions);
   void withdraw();
-  /// The first failure of a communicator; see Comm::failure().
+  /// Returns the first failure of a communicator; see Comm::failure().
   std::string failure() const;
-  /// Device bytes of all communicators.
+  /// Returns the device bytes of all communicators.
   int64_t device_bytes() const;
 
  private:
   std::unique_ptr<World> shard_world_, replicate_world_;
-  std::unique_ptr<Comm> all_, shard_, replicate_;  // shard_: null where it is all_
+  std::unique_ptr<Comm> all_, shard_, replicate_;  // shard_: null if it equals all_
   int64_t shard_group_ = 0, replicate_group_ = 0;
 };
 
 std::unique_ptr<Comm> make_self_comm(Device& device);
 std::unique_ptr<Comm> make_mpi_comm(const World& world);
-/// Rank 0 of a group of `size` that is not there: moves nothing, for planning.
+/// Returns the comm of rank 0 of an imaginary group of `size` ranks, for planning: it moves no data.
 std::unique_ptr<Comm> make_plan_comm(int64_t size);
-/// All ranks of `world`, each with the GPU behind `device`. Throws UserError in a build without CUDA.
-/// `max_ctas`: thread blocks that a collective may occupy, 0: as NCCL likes.
+/// Returns the comm of all ranks of `world`, each with its own `device`. Throws UserError in a build without CUDA.
+/// `max_ctas`: maximum number of thread blocks of a collective; 0: the default.
 std::unique_ptr<Comm> make_nccl_comm(const World& world, Device& device, int64_t max_ctas);
 
 }  // namespace blipft

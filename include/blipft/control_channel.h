@@ -1,5 +1,5 @@
-// ControlChannel: short messages between rank 0 and every other rank over TCP, beside MPI, which only the training
-// thread may call. Connections that cannot be made are left out.
+// ControlChannel: short messages between rank 0 and every other rank over TCP. It is separate from MPI, which only the
+// training thread may call. A rank that cannot connect has no channel; this is no error.
 #pragma once
 
 #include <cstdint>
@@ -8,51 +8,51 @@
 
 namespace blipft {
 
-/// As it goes over the wire, between equal machines. What the numbers mean is the sender's and receiver's matter.
+/// The bytes sent over the wire, between machines of one architecture. Sender and receiver define the types and values.
 struct ControlMessage {
   uint32_t type = 0;
-  int32_t rank = 0;                        ///< whom it concerns
+  int32_t rank = 0;                        ///< the rank that the message is about
   uint64_t values[4] = {};
-  char text[472] = {};                     ///< ends with a 0
+  char text[472] = {};                     ///< terminated by 0
 
   void set_text(const std::string& from);
 };
 static_assert(sizeof(ControlMessage) == 512);
 
-/// Where rank 0 listens: plain bytes, to be broadcast.
+/// The addresses at which rank 0 listens: plain bytes, to be broadcast.
 struct ControlAddress {
   static constexpr uint32_t kMost = 8;
-  uint64_t token[2] = {};                  ///< who does not send it is not heard
+  uint64_t token[2] = {};                  ///< connections that do not send it are rejected
   uint32_t count = 0;
-  uint32_t addresses[kMost] = {};          ///< IPv4, network order: of its interfaces
+  uint32_t addresses[kMost] = {};          ///< IPv4 addresses of its interfaces, network order
   uint16_t port = 0;
   char host[70] = {};
 };
 
-/// One thread uses it, but wake() is any thread's. Calls never block longer than they say.
+/// Only one thread may use it, except that any thread may call wake(). Calls never block longer than documented.
 class ControlChannel {
  public:
-  /// Rank 0 of `ranks`: listens. Throws Error where it cannot.
+  /// Rank 0 of `ranks`: listens. Throws Error if it cannot.
   explicit ControlChannel(int64_t ranks);
-  /// Another rank: connects to rank 0, which waits for nothing but the network; several addresses are tried, those of
-  /// this machine and its networks first, each for `seconds` at most. open() tells whether it worked.
+  /// Another rank: connects to rank 0. This waits for the network, not for calls on rank 0. Tries several addresses
+  /// for at most `seconds` each, those of this machine and of common networks first. open() returns true on success.
   ControlChannel(const ControlAddress& server, int64_t rank, const std::string& host, double seconds = 3);
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
   const ControlAddress& address() const { return address_; }
-  bool open() const;                       ///< of another rank than 0: still connected
+  bool open() const;                       ///< on ranks other than 0: true while connected
 
   struct Event {
     enum class Kind { joined, message, closed } kind = Kind::message;
-    int64_t rank = 0;                      ///< of the other end
-    ControlMessage message;                ///< joined: its text is the host's name
+    int64_t rank = 0;                      ///< the rank at the other end
+    ControlMessage message;                ///< for `joined`, its text is the host's name
   };
-  /// What has come, after at most `seconds`; earlier if something comes or somebody wakes it.
+  /// Returns received events after at most `seconds`; earlier if an event arrives or a thread calls wake().
   std::vector<Event> poll(double seconds);
   void wake();
-  /// To `rank`, if it is connected: rank 0 to any, others to rank 0. Given up where the other end does not read.
+  /// Sends to `rank` if it is connected: rank 0 to any rank, others to rank 0. A peer that does not read misses it.
   void send(int64_t rank, const ControlMessage& message);
 
  private:
@@ -62,7 +62,7 @@ class ControlChannel {
   void take_messages(Connection& connection, std::vector<Event>& events);
   void flush(Connection& connection);
   ControlAddress address_;
-  int64_t ranks_ = 0;                      // > 0: rank 0
+  int64_t ranks_ = 0;                      // > 0 on rank 0 only
   int listener_ = -1, wake_[2] = {-1, -1};
   std::vector<Connection> connections_;
 };

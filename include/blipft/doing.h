@@ -1,4 +1,4 @@
-// Doing: what a rank is doing: one list for what models and strategies tell of, traces number and watchdogs hear.
+// Doing: the activities of a rank, which models and strategies report and which traces and watchdogs record.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 namespace blipft {
 
 enum class Doing : uint8_t {
-  // By these numbers in traces.
+  // Traces contain these numbers.
   forward, recompute, backward, loss,      ///< of a unit: the model's phases
   gather, reduce_scatter, all_reduce,      ///< collectives of a unit's parameters and gradients
-  update,                                  ///< of the shard of a unit, or of all
+  update,                                  ///< optimizer update of the shard of a unit, or of all units
   step,                                    ///< a whole pass
   data,                                    ///< waiting for the next batch
-  // Of the host alone, in no trace.
-  host,                                    ///< its own work
+  // Activities of the host, which traces do not contain.
+  host,                                    ///< host work
   device,                                  ///< waiting for the GPU
   barrier, broadcast, sum, gather_on_host, agreement,  ///< collectives of World
 };

@@ -22,7 +22,7 @@ struct TieRule {
   };
   std::vector<Names> weights;              ///< the two weights in checkpoints, for each kind of language model
   bool by_default = false;                 ///< the value of tie_word_embeddings if config.json has none
-  bool flag_has_other_meaning = false;     ///< tie_word_embeddings also changes the model (T5), so a saved model keeps it
+  bool flag_has_other_meaning = false;     ///< saved models keep tie_word_embeddings: it also changes the model (T5)
 };
 
 struct FamilySpec {
@@ -30,14 +30,14 @@ struct FamilySpec {
   ModelClass saved_as;
   TokenizerRules tokenizer = {};
   TieRule tie = {};
-  /// Prefixes of the names of tensors that belong to parts outside of our model. Saved models keep these tensors unchanged.
+  /// Prefixes of the names of tensors outside of our model. Saved models keep these tensors unchanged.
   std::vector<std::string> kept_tensors = {};
-  /// The processor of a folder with pictures ("Blip2Processor"). transformers 5 generates only if config.json names the token
-  /// of a picture and processor_config.json the number of query tokens. Empty: the model reads no pictures.
+  /// The processor of a folder with pictures ("Blip2Processor"). transformers 5 generates only if config.json names the
+  /// token of a picture and processor_config.json the number of query tokens. Empty: the model reads no pictures.
   std::string processor_class = {};
 };
 
-/// The family that config.json of `model_directory` names. Throws UserError as make_model() does.
+/// Returns the family that config.json of `model_directory` names. Throws UserError as make_model() does.
 const FamilySpec& family_of(const std::string& model_directory);
 /// Returns null if no family has this model_type.
 const FamilySpec* find_family(const std::string& model_type);

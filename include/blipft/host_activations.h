@@ -1,6 +1,6 @@
-// HostActivations: what backward starts from, in page-locked host memory between forward and backward.
+// HostActivations: keeps inputs of backward in page-locked host memory between forward and backward.
 //
-// Copies run beside the compute stream, in the offload stream, one way during forward and the other during backward.
+// Copies run in the offload stream, in parallel to the compute stream: out during forward, back during backward.
 #pragma once
 
 #include <vector>
@@ -11,24 +11,24 @@
 
 namespace blipft {
 
-/// A stack within one pass: what was put last is fetched first. Besides what the host holds, at most one tensor on its
-/// way out and one on its way in take device memory.
+/// A stack within one pass: last put, first fetched. In addition to the host memory, at most one tensor that is being
+/// copied to the host and one that is being copied back occupy device memory.
 class HostActivations {
  public:
   HostActivations(Device& device, Arena& arena);
-  /// `tensor` [any shape, any dtype], a take of the arena, goes to the host behind what the compute stream has come to;
-  /// it is given back when the copy is surely done, at the latest with the first fetch.
+  /// Copies `tensor` [any shape, any dtype], a take of the arena, to the host, after the work enqueued in the compute
+  /// stream so far. Gives it back to the arena when the copy has finished, at the latest in the first fetch().
   void put(const Tensor& tensor);
-  /// Starts the way back of the one put last, if there is one that is not on its way.
+  /// Starts to copy back the tensor put last, if there is one and no other copy back is pending.
   void prefetch();
-  /// That one; the compute stream waits for it. The caller's to give back.
+  /// Returns the tensor put last, in device memory that the caller must give back. The compute stream waits for it.
   Tensor fetch();
 
  private:
   void settle();
   Device& device_;
   Arena& arena_;
-  std::vector<Tensor> in_host_;            // without the one on its way back
+  std::vector<Tensor> in_host_;            // without the one that is being copied back
   Tensor leaving_, arriving_;              // device memory
   Event reached_, left_, arrived_;
 };

@@ -1,7 +1,6 @@
-// Model: an ordered list of units and the program of one micro-batch over them.
+// Model: an ordered list of units and the forward and backward of one micro-batch over them.
 //
-// A model knows tensors, ops, the arena and its units' brackets;
-// it does not know which strategy is behind the brackets.
+// A model knows tensors, ops, the arena and UnitAccess; it does not know which strategy implements UnitAccess.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +22,10 @@
 
 namespace blipft {
 
-/// What a model does with a unit: forward, recompute, backward or loss.
+/// The activities of a model: forward, recompute, backward or loss of a unit.
 using Phase = Doing;
 
-/// Told of what the model does, for the trace. Calls bracket the enqueueing in the compute stream.
+/// Receives the phases of the model, for the trace. Each pair of calls encloses the enqueueing in the compute stream.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -34,44 +33,44 @@ class StepObserver {
   virtual void end(Phase phase, const Unit& unit, Stream stream) = 0;
 };
 
-/// What a model works with in one micro-batch.
 class Fp8Products;                         // blipft/fp8_products.h
 
+/// The resources that a model works with in one micro-batch.
 struct StepContext {
   Ops& ops;
   Device& device;
   Arena& arena;
   UnitAccess& units;
-  Stream stream;                           ///< the main chain
-  Stream side;                             ///< beside it: weight gradients
-  Event forked, joined;                    ///< tie the two streams
+  Stream stream;                           ///< the compute stream
+  Stream side;                             ///< runs in parallel to `stream`: weight gradients
+  Event forked, joined;                    ///< order the two streams
   StepObserver* observer = nullptr;        ///< optional
-  uint64_t seed = 0;                       ///< of dropout
-  bool training = true;                    ///< false: nothing is dropped
-  int64_t most_coded_rows = 0;             ///< forward multiplies so few rows with weights as they are stored: Ops::coded_rows()
-  HostActivations* in_host = nullptr;      ///< where inputs of layers that recompute go meanwhile; null: they stay
-  Fp8Products* fp8 = nullptr;              ///< which products take their factors in fp8; null: none
+  uint64_t seed = 0;                       ///< seed of dropout
+  bool training = true;                    ///< false: no dropout
+  int64_t most_coded_rows = 0;             ///< products of at most this many rows read quantized weights directly
+  HostActivations* in_host = nullptr;      ///< keeps inputs of checkpointed layers; null: device memory keeps them
+  Fp8Products* fp8 = nullptr;              ///< chooses the products that run in fp8; null: none
 };
 
-/// What a pass of decoding reads and writes besides the batch; legend as in decode_ops.h.
+/// Inputs and outputs of one pass of decoding, in addition to the batch. Dimensions as in decode_ops.h.
 struct CacheCall {
-  std::vector<KvCache> layers;             ///< as Model::cache_widths() says
-  Tensor slots;                            ///< i32 [M], prompts: of each row; absent in a decode step
-  Tensor places;                           ///< i32 [M], of each row; negative: the row is kept nowhere
-  Tensor last_rows;                        ///< i32 [B, 1], prompts: the row of each whose logits are wanted
-  Tensor tokens;                           ///< i32 [S, 1], a decode step: the id of each slot's row
-  Tensor lengths;                          ///< i32 [S], a decode step: places that each row sees
-  Tensor sources;                          ///< i32 [S, C], a decode step, optional: see AttentionDecode
-  int64_t sharing = 1;                     ///< as AttentionDecode's: the beams of a text
-  /// Of models that read a source: keys and values of what the encoder made of it, for cross attention, as
-  /// Model::memory_widths() says.
+  std::vector<KvCache> layers;             ///< one for each width of Model::cache_widths()
+  Tensor slots;                            ///< i32 [M], prompts: slot of each row; absent in a decode step
+  Tensor places;                           ///< i32 [M], cache position of each row; negative: the row is not cached
+  Tensor last_rows;                        ///< i32 [B, 1], prompts: the row of each prompt whose logits are returned
+  Tensor tokens;                           ///< i32 [S, 1], decode step: the id of each slot's row
+  Tensor lengths;                          ///< i32 [S], decode step: number of cache positions that each row attends to
+  Tensor sources;                          ///< i32 [S, C], decode step, optional: see AttentionDecode
+  int64_t sharing = 1;                     ///< as AttentionDecode::sharing: the number of beams of a text
+  /// For models that read a source: keys and values of the encoder's output, for cross attention; one for each width of
+  /// Model::memory_widths().
   std::vector<KvCache> memory_layers;
-  Tensor memory_slots, memory_places;      ///< i32 [N], prompts: of each row of the encoder
-  Tensor memory_lengths;                   ///< i32 [S], a decode step: rows that the encoder made of each slot's source
-  Tensor memory_sources;                   ///< i32 [S, P], a decode step, optional: as `sources`, of a source of P rows
+  Tensor memory_slots, memory_places;      ///< i32 [N], prompts: slot and position of each encoder row
+  Tensor memory_lengths;                   ///< i32 [S], decode step: number of encoder rows of each slot's source
+  Tensor memory_sources;                   ///< i32 [S, P], decode step, optional: as `sources`, for a source of P rows
 };
 
-/// Which layers recompute their forward in backward.
+/// Activation checkpointing: the layers that recompute their forward in backward.
 struct ActivationCheckpointing {
   /// The first `layers_of(n)` of n layers keep only their input.
   LayerCheckpointing kind = LayerCheckpointing::none;
@@ -80,41 +79,42 @@ struct ActivationCheckpointing {
   }
 };
 
-/// Low-rank adapters of linear layers (LoRA, Hu et al. 2021), trained in place of everything else.
+/// Low-rank adapters of linear layers (LoRA, Hu et al. 2021). With adapters, only these are trained.
 struct AdapterSettings {
   int64_t rank = 0;                        ///< 0: no adapters
-  float scale = 1;                         ///< of the adapters' product
-  float dropout = 0;                       ///< of their input
-  std::vector<std::string> targets;        ///< q, k, v, o, mlp, head of the language model, or ends of modules' names
-  bool saved = false;                      ///< their first values come from a folder, else they are new
+  float scale = 1;                         ///< factor of the adapters' product
+  float dropout = 0;                       ///< dropout probability of the adapters' input
+  std::vector<std::string> targets;        ///< q, k, v, o, mlp, head of the language model, or ends of module names
+  bool saved = false;                      ///< true: the initial values come from a folder; false: the adapters are new
   bool any() const { return rank > 0; }
 };
 /// The group of the adapters' parameters.
 constexpr const char* kAdapterGroup = "adapter";
 inline bool holds_adapters(const Unit& unit) { return unit.group().name == kAdapterGroup; }
-/// What PEFT puts before the name of every tensor of the model.
+/// The prefix that PEFT adds to the name of every tensor of the model.
 constexpr std::string_view kAdapterPrefix = "base_model.model.";
-/// PEFT's key of the adapter's matrix `which` (lora_A [r, in], lora_B [out, r]) of a module ("model.layers.0.mlp.fc1").
+/// Returns PEFT's key of an adapter matrix: `which` is lora_A [r, in] or lora_B [out, r], `module`
+/// "model.layers.0.mlp.fc1".
 std::string adapter_key(const std::string& module, const std::string& which);
-/// Whether `end` names `module`: "down_proj" or "mlp.down_proj" names "model.layers.0.mlp.down_proj", and so does that itself.
+/// Returns true if `module` is `end` or ends with it: "mlp.down_proj" names "model.layers.0.mlp.down_proj".
 bool names_module(const std::string& end, const std::string& module);
-/// The module of such a key.
+/// Returns the module in a key of adapter_key().
 std::string adapted_module(const std::string& key);
 
 struct ModelSettings {
   DType compute = DType::f32;
-  std::vector<std::string> freeze;         ///< names of parameter groups without gradient; others mean nothing
+  std::vector<std::string> freeze;         ///< names of parameter groups without gradient; unknown names are ignored
   ActivationCheckpointing checkpointing;
   bool dropout = true;                     ///< false: all dropout probabilities are 0
   AdapterSettings adapter;
-  bool untied_head = false;                ///< the head has a weight of its own, whatever config.json says
-  bool trained = true;                     ///< false: nothing is trained, adapters neither
+  bool untied_head = false;                ///< the head has its own weight, even if config.json ties it
+  bool trained = true;                     ///< false: nothing is trained, not even adapters
 };
 
 class Model {
  public:
   virtual ~Model() = default;
-  /// "blip2-opt, 3.74 billion parameters", for people.
+  /// Returns a description to print: "blip2-opt, 3.74 billion parameters".
   virtual std::string description() const = 0;
   const std::vector<const Unit*>& units() const { return unit_list_; }
   /// The parameter groups, in the order in which they were declared.
@@ -122,46 +122,46 @@ class Model {
   int64_t parameter_count() const;
   int64_t trainable_parameter_count() const;
 
-  /// What the model reads of a step's samples.
+  /// Returns which inputs the model reads of a step's samples.
   virtual ModelInputs inputs() const = 0;
 
-  /// Forward, loss and backward of one micro-batch: adds to batch.loss, fills and publishes every trainable unit's
+  /// Runs forward, loss and backward of one micro-batch: adds to batch.loss, fills and publishes every trainable unit's
   /// gradient. Marks the arena's phases.
   virtual void forward_backward(const StepContext& context, const MicroBatch& batch) = 0;
-  /// Forward and loss alone, without dropout: adds to batch.loss, keeps nothing for a backward, asks for no gradient.
+  /// Runs forward and loss without dropout: adds to batch.loss, keeps nothing for a backward and requests no gradient.
   /// Marks the arena's phases before_forward and after_forward.
   virtual void forward_loss(const StepContext& context, const MicroBatch& batch) = 0;
 
-  /// Decoding keeps keys and values of these widths (K * D), one a layer that texts attend in. Empty: it generates no text.
+  /// Returns the widths (K * D) of cached keys and values, one for each layer of self attention. Empty: no generation.
   virtual std::vector<int64_t> cache_widths() const { return {}; }
-  /// The same of cross attention to what an encoder makes of a source. Empty: the model has none.
+  /// Returns the widths of keys and values of the encoder's output in cross attention. Empty: there is none.
   virtual std::vector<int64_t> memory_widths() const { return {}; }
-  /// Reads prompts, packed as a micro-batch without labels: writes keys and values of their rows into the cache. Returns
-  /// the logits [B, V] behind each prompt's last row, taken from the arena, which the caller gives back.
+  /// Reads prompts, packed as a micro-batch without labels, and writes the keys and values of their rows into the
+  /// cache. Returns the logits [B, V] of each prompt's last row, in arena memory that the caller must give back.
   virtual Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache);
-  /// One row of every slot. Returns the logits [S, V], likewise.
+  /// Runs one row of every slot. Returns the logits [S, V], in arena memory that the caller must give back.
   virtual Tensor decode(const StepContext& context, const CacheCall& cache);
 
-  /// Floating-point operations of one phase of `unit` in a micro-batch, of matrix products and attention, 2 per
-  /// multiply-add; 0 for phases that the unit does not have. `loss` is forward and backward together.
-  /// `text_rows` of each sample; where they differ, their mean.
+  /// Returns the floating-point operations of matrix products and attention in one phase of `unit` in a micro-batch, 2
+  /// per multiply-add; 0 for phases that the unit does not have. `loss` is forward and backward together. `text_rows`:
+  /// of each sample; their mean if samples differ.
   virtual double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const = 0;
-  /// Of forward, loss and backward of all units: what the mathematics needs (no recomputation).
+  /// Returns the operations of forward, loss and backward of all units, without recomputation.
   double flops(int64_t batch_size, const TextRows& text_rows) const;
 
  protected:
-  /// Declares a group, trained unless `settings` freeze it. With adapters these alone are trained.
+  /// Declares a group, trained unless `settings` freeze it. With adapters, only the adapters' group is trained.
   const ParameterGroup& add_group(const ModelSettings& settings, const std::string& name,
                                   Source source = Source::checkpoint);
   Unit& add_unit(const std::string& name, const ParameterGroup& group);
-  /// The group of adapters, where the settings ask for any: null otherwise.
+  /// Declares the group of adapters if the settings request adapters; else returns null.
   const ParameterGroup* add_adapter_group(const ModelSettings& settings);
-  std::deque<ParameterGroup> groups_;      // which never move: units refer to them
+  std::deque<ParameterGroup> groups_;      // deque: units hold references to groups, which must not move
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<const Unit*> unit_list_;
 };
 
-/// Brackets one phase of a unit for the observer.
+/// Reports the begin and end of one phase of a unit to the observer.
 class ObservedPhase {
  public:
   ObservedPhase(const StepContext& context, Phase phase, const Unit& unit)

@@ -1,4 +1,4 @@
-// The names of the table of optimizers, which train.optim takes.
+// The names of all optimizers: the values of train.optim.
 #pragma once
 
 #include <string>

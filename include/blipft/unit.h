@@ -12,7 +12,7 @@
 
 namespace blipft {
 
-/// How a parameter that comes from no checkpoint is filled.
+/// The initial values of a parameter that is not read from a checkpoint.
 struct Init {
   enum class Kind { normal, uniform, constant } kind = Kind::constant;
   float value = 0;                         ///< standard deviation of normal, bound of uniform, or the constant
@@ -21,8 +21,8 @@ struct Init {
   static Init constant(float value) { return {Kind::constant, value}; }
 };
 
-/// Where a parameter's first value comes from. `checkpoint`: with model.init pretrained from there, else by its Init;
-/// `adapter`: from the folder adapter.path; `fresh`: always by its Init, whatever a checkpoint holds.
+/// The source of a parameter's initial values. `checkpoint`: the checkpoint if model.init is pretrained, else its Init;
+/// `adapter`: the folder adapter.path; `fresh`: always its Init, even if the checkpoint contains the parameter.
 enum class Source { checkpoint, adapter, fresh };
 
 /// Parameters that are trained or frozen together. A model declares its groups; model.freeze names some of them.
@@ -32,18 +32,18 @@ struct ParameterGroup {
   Source source = Source::checkpoint;
 };
 
-/// What a parameter is to those who store it: model.quantize takes the weights of layers; block-wise optimizer states
-/// leave embeddings, whose rows see few gradients, in f32; weight decay may leave out norms and biases. `other`: heads and
-/// whatever else there is.
+/// The kind of a parameter, for code that stores it: model.quantize quantizes weights of layers; block-wise optimizer
+/// states keep f32 for embeddings, whose rows get few gradients; weight decay may exclude norms and biases. `other`:
+/// heads and everything else.
 enum class ParameterKind { other, layer_weight, embedding, norm_or_bias };
 
-/// The order in which files hold the rows of a parameter, if it is another than here. Rotary positions turn pairs of elements of
-/// each head. Here the pairs are elements i and i + rotated / 2; files of some families have elements 2 i and 2 i + 1. Only
-/// the order differs, no number.
+/// The order of a parameter's rows in files, if it differs from the order in memory. Rotary embeddings rotate pairs of
+/// elements of each head. In memory a pair is elements i and i + rotated / 2; in files of some families it is elements
+/// 2 i and 2 i + 1. The rows themselves are equal.
 struct RowOrder {
-  int64_t head_size = 0, rotated = 0;      ///< rotated 0: the order is the same
+  int64_t head_size = 0, rotated = 0;      ///< rotated 0: both orders are equal
   explicit operator bool() const { return rotated > 0; }
-  /// The row of the file that is row `row` here.
+  /// Returns the row in the file for row `row` in memory.
   int64_t in_file(int64_t row) const {
     const int64_t element = row % head_size, half = rotated / 2;
     if (element >= rotated) return row;
@@ -57,43 +57,43 @@ struct Parameter {
   std::vector<int64_t> shape;              ///< as in the checkpoint; may have more than four dimensions
   int64_t offset = 0;                      ///< elements from the start of the flat buffer
   Init init;
-  Source source = Source::checkpoint;      ///< that of its unit's group
-  /// Other keys under which a checkpoint may hold this very tensor, because the model ties them: one of them is enough,
-  /// and all that are there must be equal.
+  Source source = Source::checkpoint;      ///< equal to the source of its unit's group
+  /// Other keys under which a checkpoint may hold this very tensor, because the model ties them. One of the keys is
+  /// enough; if several are present, their tensors must be equal.
   std::vector<std::string> aliases;
   ParameterKind kind = ParameterKind::other;
   RowOrder rows = {};
   int64_t numel() const;
 };
 
-/// A matrix by which a linear layer multiplies: the weights of one module or of several over one input, one behind the other.
+/// A weight matrix of a linear layer: the weights of one module, or of several modules with one input, in sequence.
 struct WeightMatrix {
   int64_t offset = 0, in = 0, out = 0;     ///< [out, in], elements from the start of the flat buffer
   std::vector<std::string> modules;        ///< "model.layers.0.mlp.gate_proj"
 };
 
-/// Elements between whose multiples parameters start: 16 bytes in bf16, what vector loads and cuBLASLt want.
+/// Parameters start at multiples of this number of elements: 16 bytes in bf16, as vector loads and cuBLASLt require.
 constexpr int64_t kParameterAlignment = 8;
-/// The same for parameters of at least kBlockedParameter elements: a multiple of the blocks of formats, which count
-/// from a parameter's start.
+/// Parameters of at least kBlockedParameter elements start at multiples of kBlockAlignment, which is a multiple of the
+/// block of every format, because blocks count from a parameter's start.
 constexpr int64_t kBlockAlignment = 256, kBlockedParameter = 4096;
 
 class Unit {
  public:
-  /// All parameters of a unit belong to one group, because the flat buffer is updated as one; what else a layer has
-  /// (an adapter) is a unit beside it. The group outlives the unit.
+  /// All parameters of a unit belong to one group, because the flat buffer is updated as a whole. Other parameters of a
+  /// layer (an adapter) belong to a separate unit. The group must outlive the unit.
   Unit(std::string name, const ParameterGroup& group)
       : trainable(group.trained), name_(std::move(name)), group_(group) {}
 
-  /// Appends a parameter; returns its offset. `packed` starts right behind the one before, without alignment, so that
-  /// several checkpoint tensors form one matrix (q, k, v).
+  /// Appends a parameter; returns its offset. A `packed` parameter starts right behind the previous one, without
+  /// alignment, so that several checkpoint tensors form one matrix (q, k, v).
   int64_t add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed = false,
               ParameterKind kind = ParameterKind::other);
 
-  /// A checkpoint may hold the parameter `name` under the key `other` too, or under that alone.
+  /// Allows a checkpoint to hold the parameter `name` under the key `other`, as well or instead.
   void add_alias(const std::string& name, const std::string& other);
 
-  /// Files hold the rows of the parameter `name` in this order.
+  /// Sets the order in which files hold the rows of the parameter `name`.
   void order_rows(const std::string& name, RowOrder rows);
 
   void add_matrix(WeightMatrix matrix) { matrices_.push_back(std::move(matrix)); }
@@ -101,18 +101,18 @@ class Unit {
   const std::string& name() const { return name_; }
   const ParameterGroup& group() const { return group_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  /// What linear layers multiply by.
+  /// Returns the weight matrices of the unit's linear layers.
   const std::vector<WeightMatrix>& matrices() const { return matrices_; }
-  /// Elements of the flat buffer, alignment gaps included.
+  /// Returns the number of elements of the flat buffer, alignment gaps included.
   int64_t numel() const { return numel_; }
-  /// Elements of the parameters alone.
+  /// Returns the number of elements of the parameters alone.
   int64_t parameter_count() const;
-  /// Ranges [first, second) of the flat buffer, up to `padded` elements, that belong to no parameter.
+  /// Returns the ranges [first, second) of the flat buffer, up to `padded` elements, that belong to no parameter.
   std::vector<std::pair<int64_t, int64_t>> gaps(int64_t padded) const;
 
-  const bool trainable;                    ///< as its group
-  Unit* adapter = nullptr;                 ///< the unit beside it that holds its layers' adapters, if they have any
-  int64_t index = -1;                      ///< place in the model's list
+  const bool trainable;                    ///< equal to the group's `trained`
+  Unit* adapter = nullptr;                 ///< the separate unit with the adapters of this unit's layers, or null
+  int64_t index = -1;                      ///< index in the model's list of units
 
  private:
   std::string name_;
@@ -125,15 +125,15 @@ class Unit {
 /// A unit's gradient buffer while the model fills it.
 struct UnitGradient {
   Tensor flat;                             ///< [>= unit.numel()] of the gradient dtype
-  /// Whether the buffer holds earlier contributions (micro-batches, uses of the unit) to be added to. Else this use
-  /// must write every parameter of the unit, with zeros where it contributes nothing.
+  /// True if the buffer already holds contributions (of other micro-batches or uses of the unit), to which this use
+  /// must add. If false, this use must write every parameter of the unit, with zeros if it contributes nothing.
   bool accumulate = false;
 };
 
-/// A unit's parameters while it is acquired: the flat buffer, but for those that are read where they are stored.
+/// A unit's parameters while it is acquired: the flat buffer, except for parameters that are read from their section.
 class UnitWeights {
  public:
-  /// Elements of the flat buffer from `first` on, [count] in the compute dtype.
+  /// Elements of the flat buffer from `first` on: `stored` [count] in the compute dtype.
   struct Range {
     int64_t first;
     Tensor stored;
@@ -142,7 +142,7 @@ class UnitWeights {
   UnitWeights(const Tensor& flat, std::vector<Range> stored = {}) : flat_(flat), stored_(std::move(stored)) {}
 
   DType dtype() const { return flat_.dtype; }
-  /// `shape` elements of one parameter, or of several that lie one behind the other in the flat buffer.
+  /// Returns elements of one parameter, or of several parameters that are consecutive in the flat buffer, as `shape`.
   Tensor part(int64_t first, const Shape& shape) const {
     for (const Range& range : stored_)
       if (first >= range.first && first < range.first + range.stored.numel()) return range.stored.part(first - range.first, shape);
@@ -154,38 +154,38 @@ class UnitWeights {
   std::vector<Range> stored_;
 };
 
-/// What whoever acquires a unit multiplies as it is stored: no codes, those of blocks (Quantized), or fp8.
+/// The quantized values that a caller of acquire_codes() multiplies by directly: none, blocks (Quantized), or fp8.
 enum class CodesTaken { none, blocks, fp8 };
 
-/// What a model sees of the strategy: brackets around each use of a unit. All calls are ordered in the compute stream.
+/// The strategy as a model sees it: calls before and after each use of a unit, all ordered in the compute stream.
 class UnitAccess {
  public:
   virtual ~UnitAccess() = default;
-  /// The unit's parameters, [>= unit.numel()] in the compute dtype, readable until release().
+  /// Returns the unit's parameters, [>= unit.numel()] in the compute dtype, readable until release().
   virtual Tensor acquire(const Unit& unit) = 0;
   virtual void release(const Unit& unit) = 0;
-  /// As acquire(), for whoever multiplies matrices that are stored as codes `taken` as they are: codes() or fp8_codes()
-  /// then gives these, and their elements of the flat buffer mean nothing.
+  /// Like acquire(), for callers that multiply by quantized values of kind `taken` as they are stored. codes() or
+  /// fp8_codes() returns those matrices, and their elements of the flat buffer are undefined.
   virtual UnitWeights acquire_codes(const Unit& unit, CodesTaken taken) {
     (void)taken;
     return acquire(unit);
   }
-  /// Of a unit acquired so: the codes of `count` elements of the flat buffer from `first` on, parameters whose rows are
-  /// whole blocks. None: they are in the flat buffer.
+  /// Returns the quantized values of `count` elements from `first` on of the flat buffer, for a unit acquired with
+  /// acquire_codes(). Rows of the parameters must be whole blocks. None: the elements are in the flat buffer.
   virtual std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const {
     (void)unit, (void)first, (void)count;
     return std::nullopt;
   }
-  /// Likewise of a matrix whose rows are multiples of kFp8Alignment: codes [count]. Absent: it is in the flat buffer.
+  /// Like codes() for fp8: a matrix [count] with rows of a multiple of kFp8Alignment. Absent: in the flat buffer.
   virtual Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const {
     (void)unit, (void)first, (void)count;
     return {};
   }
-  /// Where the unit's gradient goes. May be called for several uses of a unit within one backward. Only for trainable
-  /// units.
+  /// Returns the buffer for the unit's gradient. May be called for several uses of a unit within one backward. Only for
+  /// trainable units.
   virtual UnitGradient gradient(const Unit& unit) = 0;
-  /// The gradient holds the contribution of one use, and the next use is far away: the strategy may put it aside until
-  /// then. The next gradient() may give another buffer.
+  /// The gradient holds the contribution of one use, and the next use is far away: the strategy may reduce and free the
+  /// buffer until then. The next gradient() may return another buffer.
   virtual void pause(const Unit& unit) { (void)unit; }
   /// The gradient of this micro-batch is complete.
   virtual void publish(const Unit& unit) = 0;
