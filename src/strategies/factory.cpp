@@ -1,4 +1,4 @@
-// The table of strategies.
+// Creates strategies by kind.
 #include "strategies/replicated.h"
 #include "strategies/sharded.h"
 

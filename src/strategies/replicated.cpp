@@ -1,4 +1,4 @@
-// single and ddp. The flat gradient buffers of the units are the buckets: no copies, no extra memory.
+// Strategies single and ddp. ddp all-reduces each unit's flat gradient buffer: no bucket copies, no extra memory.
 #include "strategies/replicated.h"
 
 #include <set>

@@ -1,4 +1,4 @@
-// single and ddp: every rank holds all parameters, gradients and optimizer state.
+// Strategies single and ddp: every rank holds all parameters, gradients and optimizer states.
 #pragma once
 
 #include "blipft/strategy.h"
@@ -20,16 +20,16 @@ class Replicated : public Strategy {
   void warm_up(const Tensor& gathered, const Tensor& summed) override;
 
  private:
-  struct Decoded {                         // a unit that is held in another format than the compute dtype
+  struct Decoded {                         // a unit that is stored in another format than the compute dtype
     Tensor flat;
     int64_t uses = 0;
-    CodesTaken left = CodesTaken::none;    // acquire_codes()
+    CodesTaken left = CodesTaken::none;    // elements left out by acquire_codes()
   };
   Tensor acquire(const Unit& unit, CodesTaken left);
   std::vector<Stored> stored(const Unit& unit) const;
 
   std::vector<Decoded> decoded_;           // per unit
-  std::vector<bool> used_;                 // per unit: gradient() was called in this micro-batch
+  std::vector<bool> used_;                 // per unit: true if gradient() was called in this micro-batch
   Event ready_, done_;
   bool reducing_ = false;
 };

@@ -1,22 +1,22 @@
-// fsdp: gathers ahead of use along the known order, reduce-scatters behind it, beside the compute stream: reductions in
-// the communication stream, gathers in the gather stream when they are copies, else in the communication stream too.
-// Behind a copy the stamp stream reads the clock, and compute waits for that reading.
+// Strategy fsdp: gathers units ahead of use in the recorded order and reduce-scatters gradients, in parallel to the
+// compute stream. Reductions run in the communication stream. Gathers run in the gather stream if they are copies, else
+// in the communication stream too. After a copy the stamp stream reads the clock, and compute waits for that reading.
 //
-// Weights in the host: a rank's own shard comes through the link in the gather stream, then the others' by collectives.
-// Where a unit is cut over one rank alone (single, ddp) that copy is the whole gather, its gradient is the store's own,
-// and nothing is reduce-scattered. The updates of a step write to the host; the compute stream has waited for them
-// before the next step's first gather.
+// With weights in host memory, a rank first copies its own shard over the link in the gather stream; collectives then
+// bring the other ranks' shards. If a unit is sharded over one rank only (single, ddp), this copy is the whole gather,
+// the gradient is the store's own, and nothing is reduce-scattered. The updates of a step write to host memory; the
+// compute stream has waited for them before the first gather of the next step.
 //
-// With several shard groups (hybrid) a unit's shard of the gradient, once it holds all micro-batches of its group, is
-// summed over the replicate group: the sum over all ranks is one over a shard group's ranks, in the order of its
-// communicator (mpi and direct reductions: in rank order), then one over shard groups; each rounds to the gradient's
-// dtype. Every rank of a replicate group gets the same bits of its all-reduce, so that replicas stay equal. All
-// collectives of shard and replicate group come in the communication stream, and those over all ranks in the compute
-// stream before it has forked in a step and after it has joined: on each rank they are in one order.
+// With several shard groups (hybrid), the shard of a unit's gradient, once it contains all micro-batches of its group,
+// is all-reduced over the replicate group. The sum over all ranks is thus a sum over the ranks of a shard group, in the
+// order of its communicator (mpi and direct reductions: in rank order), then a sum over shard groups; each of the two
+// rounds to the gradient's dtype. Every rank of a replicate group gets the same bits from its all-reduce, so that
+// replicas stay equal. All collectives of shard and replicate groups run in the communication stream. Collectives over
+// all ranks run in the compute stream, before it has forked in a step and after it has joined. So every rank has one order.
 //
-// Memory is the arena's, in program order; the streams are tied to that order by events. A gather or reduce-scatter
-// waits for all compute enqueued before it, because its buffer may lie where that compute still works; compute waits
-// for a gather before the unit's first use, and for a reduce-scatter before its buffer is given back.
+// The arena assigns memory in program order, and events tie the streams to that order. A gather or reduce-scatter waits
+// for all compute enqueued before it, because its buffer may overlap memory which that compute still uses. Compute
+// waits for a gather before the unit's first use, and for a reduce-scatter before its buffer is given back.
 #include "strategies/sharded.h"
 
 #include <algorithm>
@@ -26,8 +26,8 @@
 namespace blipft {
 
 namespace {
-constexpr size_t kReducedAfter = 3;        // acquires after which a reduction is hardly waited for any more
-// A reduction is surely done after as many acquires, of so many times its bytes: then its buffer serves gathers better.
+constexpr size_t kReducedAfter = 3;        // after this many acquires, compute hardly has to wait for a reduction
+// A reduction has certainly finished after this many acquires of this many times its bytes: gathers may use its memory.
 constexpr size_t kSurelyReducedAfter = 8;
 constexpr int64_t kSurelyReducedTimes = 4;
 }
@@ -60,12 +60,12 @@ void Sharded::learn_from(const Strategy& dry_run) {
   measured_ = true;
 }
 
-// Direct gathers read the shards of the other ranks of the shard group without asking. A unit's shards change after its
-// last reduce-scatter, in which every rank of the group has taken part after its last gather of the unit, or, with
-// clipping, in update(), after the all-reduce of the gradient norm, in which all ranks take part. The all-reduce here
-// comes after the updates of every rank of the group, so that the gathers behind it find new weights. Ranks outside of
-// the group neither read these shards nor have theirs read, so the group is all that need wait; what hybrid sharding
-// does between the reduce-scatter and the update only makes the update later.
+// Direct gathers read the shards of other ranks of the shard group without synchronization. A unit's shards change
+// after its last reduce-scatter, in which every rank of the group takes part after its last gather of the unit, or,
+// with clipping, in update(), after the all-reduce of the gradient norm, in which all ranks take part. The all-reduce
+// in fence() runs after the updates of every rank of the group, so that later gathers read new weights. Ranks outside
+// of the group need not wait: they do not read these shards, and the group does not read theirs. With hybrid sharding,
+// the all-reduce between the reduce-scatter and the update only delays the update.
 void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   Strategy::begin_step(scalars, max_norm);
   units_ = UnitsOfEvaluation::as_used;
@@ -73,13 +73,14 @@ void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   reduced_.assign(reduced_.size(), false);
 }
 
-// An evaluation's gathers come before the next step's reduce-scatters on every rank of the group, as a step's own do.
+// As in a training step, the gathers of an evaluation precede the next step's reduce-scatters on every rank of the
+// group.
 void Sharded::begin_evaluation(size_t kind, UnitsOfEvaluation units) {
   Strategy::begin_evaluation(kind, units);
   units_ = units;
   if (!keeps()) return begin(evaluations_[kind]);
-  course_ = &evaluations_[kind];           // which has no order: nothing is gathered along it
-  // What is kept is taken before anything else, and stays for the passes to come.
+  course_ = &evaluations_[kind];           // evaluations_[kind] has no order, so prefetch() gathers nothing
+  // Kept tensors are taken before all others and keep their contents for later passes.
   for (const Unit* unit : context_.units) take(*unit, true);
   if (units == UnitsOfEvaluation::kept) return;
   fence();
@@ -106,7 +107,7 @@ void Sharded::follow_compute(Stream stream) {
   context_.device->wait(stream, compute_reached_);
 }
 
-// The memory of a unit that is not there.
+// Takes memory for a unit that is not gathered.
 void Sharded::take(const Unit& unit, bool kept) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   Arena& arena = *context_.arena;
@@ -128,7 +129,7 @@ void Sharded::gather(const Unit& unit) {
   move(unit);
 }
 
-// Enqueues the all-gather of a unit whose memory is taken.
+// Enqueues the all-gather of a unit whose memory take() has taken.
 void Sharded::move(const Unit& unit) {
   Device& device = *context_.device;
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
@@ -138,8 +139,8 @@ void Sharded::move(const Unit& unit) {
   follow_compute(stream);
   const Stream link = device.gather_stream();
   if (from_host() && link.handle != stream.handle) device.wait(link, compute_reached_);
-  // A kernel between two copies costs the copy engine some 50 us, so the clock is read beside them; and compute that
-  // waits for a copy itself, not for a kernel behind it, starts 20 to 50 us late.
+  // A kernel between two copies delays the copy engine by some 50 us, so another stream reads the clock. Compute that
+  // waits for a copy directly, instead of for a kernel after it, starts 20 to 50 us late.
   const Stream stamps = copies() ? device.stamp_stream() : stream;
   const auto follow = [&] {
     device.record(observed_, stream);
@@ -197,7 +198,7 @@ void Sharded::warm_up(const Tensor& gathered, const Tensor& summed) {
   }
 }
 
-// While the dry run measures (the order is known, the limit not yet): what the others took since the acquire before.
+// While the dry run measures (order known, limit unknown): records the peak of other owners since the previous acquire.
 void Sharded::note_memory() {
   if (course_ != &training_ || !training_.known || measured_) return;
   const int64_t peak = context_.arena->take_peak_beside_communication();
@@ -206,8 +207,8 @@ void Sharded::note_memory() {
   others_[position_ - 1] = peak;
 }
 
-// Whether `bytes` more fit under what the step takes anyway, from now on until the acquire at place `until`. The next
-// units' own buffers must fit too, else compute would wait for reductions to end.
+// Returns true if `bytes` more bytes fit below memory_limit_ from now until the acquire at position `until`. The
+// buffers of the next units must fit too; otherwise compute would wait for reductions to end.
 bool Sharded::room_for(int64_t bytes, size_t until) const {
   if (memory_limit_ == 0 || settings_.hold || course_ != &training_ || position_ == 0) return false;
   int64_t most = 0;
@@ -216,7 +217,7 @@ bool Sharded::room_for(int64_t bytes, size_t until) const {
   return most + own_bytes_ + bytes + 2 * settings_.prefetch_bytes <= memory_limit_;
 }
 
-// Promises gathers to the acquires that come next, as far as prefetch_bytes, or memory that is idle until then, allow.
+// Gathers units for the next acquires, as far as prefetch_bytes or memory that is idle until then allows.
 void Sharded::prefetch() {
   while (course_->known && issued_ < course_->order.size()) {
     const Unit& unit = *context_.units[static_cast<size_t>(course_->order[issued_])];
@@ -232,7 +233,7 @@ void Sharded::prefetch() {
   }
 }
 
-// The next acquire that nothing is promised to gets the unit that is there, or a gather.
+// Promises a unit to the next acquire without one: a unit that is already gathered, or else a new gather.
 void Sharded::promise_next() {
   const Unit& unit = *context_.units[static_cast<size_t>(course_->order[issued_++])];
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
@@ -273,7 +274,7 @@ Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
   const Tensor full = usable(unit, left);
   ++entry.uses;
   acquired_bytes_ += store_.gathered_bytes(unit);
-  // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
+  // The last reductions of a backward would keep their buffers through the next forward, although they have finished.
   while (!pending_.empty() && pending_.front().position + kReducedAfter < position_ && !room_for(0, position_))
     retire_oldest();
   prefetch();
@@ -289,7 +290,7 @@ void Sharded::release(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   BLIPFT_CHECK(entry.uses > 0, "unit ", unit.name(), " is released without being acquired");
   if (!keeps()) --entry.promised;
-  // What is decoded goes at once, even where the gathered sections stay: to decode again costs less than the memory.
+  // Decoded units are freed at once, even if the gathered sections stay: decoding again costs less than the memory.
   if (--entry.uses == 0 && !store_.flat(unit)) {
     context_.arena->give(entry.full);
     entry.full = {};
@@ -297,7 +298,7 @@ void Sharded::release(const Unit& unit) {
   if (entry.promised == 0 && !holds() && !keeps()) drop(unit);
 }
 
-// The unit in the compute dtype, after the compute stream waits for its gather.
+// Returns the unit in the compute dtype, after making the compute stream wait for its gather.
 Tensor Sharded::usable(const Unit& unit, CodesTaken left) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   if (entry.full) {
@@ -350,7 +351,7 @@ void Sharded::publish(const Unit& unit) {
   if ((settings_.hold || whole()) && !last_micro_batch()) return;
   const Device& device = *context_.device;
   const bool hybrid = context_.groups.hybrid();
-  // No collective, no other stream: one that nothing joins again could not be captured.
+  // Without a collective, no other stream is used: a stream that nothing joins again cannot be captured.
   if (whole() && !hybrid) return gradient_final(unit, device.compute_stream());
   if (whole()) follow_compute(device.comm_stream());
   else reduce(unit);
@@ -359,7 +360,7 @@ void Sharded::publish(const Unit& unit) {
   gradient_final(unit, device.comm_stream());
 }
 
-// Reduce-scatters the unit's full gradient into this rank's shard and hands the buffer over to pending_.
+// Reduce-scatters the unit's full gradient into this rank's shard and moves the buffer to pending_.
 void Sharded::reduce(const Unit& unit) {
   Device& device = *context_.device;
   const Stream comm = device.comm_stream();
@@ -368,8 +369,8 @@ void Sharded::reduce(const Unit& unit) {
   const Tensor mine = store_.gradient(unit);
   const bool first = !reduced_[static_cast<size_t>(unit.index)];
   reduced_[static_cast<size_t>(unit.index)] = true;
-  // Later contributions are added by the reduction itself, or reduced into this rank's own place of the full buffer and
-  // added from there.
+  // Later contributions: the reduction itself adds them, or they are reduced into this rank's part of the full buffer
+  // and added from there.
   const bool adds = !first && context_.groups.shard->reduce_scatter_accumulates(full);
   const Tensor target = first || adds ? mine : full.part(context_.groups.shard->rank() * range.count, {range.count});
   follow_compute(comm);
@@ -385,7 +386,7 @@ void Sharded::reduce(const Unit& unit) {
   retire(settings_.prefetch_bytes);
 }
 
-// Sums this rank's shard of the unit's gradient over the shard groups, behind the last reduce-scatter of the unit.
+// Sums this rank's shard of the unit's gradient over the shard groups, after the last reduce-scatter of the unit.
 void Sharded::reduce_over_groups(const Unit& unit) {
   const Stream comm = context_.device->comm_stream();
   const Tensor mine = store_.gradient(unit);
@@ -395,7 +396,8 @@ void Sharded::reduce_over_groups(const Unit& unit) {
   replicating_ = true;
 }
 
-// Gives buffers back until at most `keep` bytes are in flight, the latest one always counted among them.
+// Gives buffers back until at most `keep` bytes are in flight. With keep > 0, the latest buffer stays,
+// and so do buffers that fit under memory_limit_.
 void Sharded::retire(int64_t keep) {
   while (!pending_.empty() && pending_bytes_ > keep && (keep == 0 || (pending_.size() > 1 && !room_for(0, position_))))
     retire_oldest();
@@ -413,12 +415,12 @@ void Sharded::retire_oldest() {
 void Sharded::finish_backward() {
   note_memory();
   retire(0);
-  if (replicating_) {                      // the last one comes behind the last reduce-scatter
+  if (replicating_) {                      // the last all-reduce follows the last reduce-scatter
     context_.device->record(replicated_, context_.device->comm_stream());
     context_.device->wait(context_.device->compute_stream(), replicated_);
     replicating_ = false;
   }
-  if (copies() && units_ != UnitsOfEvaluation::kept) {  // the pass has gathered: the stamp stream has forked
+  if (copies() && units_ != UnitsOfEvaluation::kept) {  // the pass has gathered, so the stamp stream has forked
     context_.device->record(observed_, context_.device->stamp_stream());
     context_.device->wait(context_.device->compute_stream(), observed_);
   }

@@ -1,4 +1,4 @@
-// fsdp: each rank of a shard group of N holds 1/N of every unit's parameters, gradients and optimizer state.
+// Strategy fsdp: each rank of a shard group of N holds 1/N of each unit's parameters, gradients and optimizer states.
 #pragma once
 
 #include <array>
@@ -38,22 +38,22 @@ class Sharded : public Strategy {
  private:
   // A unit's gathered parameters, as they are stored and as they are used.
   struct Gathered {
-    std::vector<Stored> sections;          // empty: not there
-    Tensor full;                           // in the compute dtype: the one section itself, or decoded while in use
-    int64_t promised = 0;                  // acquires that the buffer is promised to
-    int64_t uses = 0;                      // acquires that were not released yet
-    CodesTaken left = CodesTaken::none;    // what acquire_codes() has left of `full`
+    std::vector<Stored> sections;          // empty: not gathered
+    Tensor full;                           // in the compute dtype: the only section itself, or decoded while in use
+    int64_t promised = 0;                  // number of acquires for which the buffer is reserved
+    int64_t uses = 0;                      // acquires that have not been released yet
+    CodesTaken left = CodesTaken::none;    // elements that acquire_codes() has left out of `full`
     Event arrived;
-    bool awaited = false;                  // the compute stream already waits for it
+    bool awaited = false;                  // the compute stream already waits for `arrived`
   };
   struct Pending {                         // a reduce-scatter whose buffer is still in use
     Tensor full;
     Event done;
-    size_t position;                       // acquires before it
+    size_t position;                       // number of acquires before it
     int64_t acquired_bytes;                // and their bytes
   };
-  // The order of acquires of a kind of pass, learnt in the first one after construction, is what later passes prefetch
-  // along.
+  // The order of acquires in one kind of pass. The first pass after construction records it; later passes prefetch in
+  // this order.
   struct Course {
     std::vector<int64_t> order;            // unit indices
     bool known = false;
@@ -79,9 +79,9 @@ class Sharded : public Strategy {
   void reduce(const Unit& unit);
   void reduce_over_groups(const Unit& unit);
   bool from_host() const { return store_.weights_place() == Place::host; }
-  /// A unit is cut over this rank alone.
+  /// Returns true if units are not sharded: this rank has all of each unit.
   bool whole() const { return store_.shards() == 1; }
-  /// Gathers are copies by the device's engines, and no collectives.
+  /// Returns true if gathers are copies by the device's copy engines instead of collectives.
   bool copies() const { return context_.groups.shard->direct_gathers() || (whole() && from_host()); }
   Stream gather_stream() const {
     return copies() ? context_.device->gather_stream() : context_.device->comm_stream();
@@ -90,25 +90,25 @@ class Sharded : public Strategy {
   ShardedSettings settings_;
   std::vector<Gathered> gathered_;         // per unit
   std::vector<Tensor> full_gradients_;     // per unit: being filled, or held over micro-batches
-  std::vector<bool> reduced_;              // per unit: this step's shard of the gradient holds something
+  std::vector<bool> reduced_;              // per unit: this step's shard of the gradient contains a contribution
   std::deque<Pending> pending_;
   int64_t pending_bytes_ = 0;
   std::vector<Event> pending_events_;
   size_t next_event_ = 0;
   Event compute_reached_, observed_, replicated_;
   bool replicating_ = false;               // this step has summed gradients over shard groups
-  Tensor fence_;                           // f32 [1], what begin_step() reduces to wait for all ranks
-  Tensor landed_;                          // i64 [1], the reading behind a gather that nobody observes
+  Tensor fence_;                           // f32 [1], which begin_step() all-reduces to wait for all ranks
+  Tensor landed_;                          // i64 [1], the clock reading after a gather without observer
 
   Course training_, *course_ = &training_;
   UnitsOfEvaluation units_ = UnitsOfEvaluation::as_used;
   std::array<Course, kEvaluations> evaluations_;
-  size_t position_ = 0, issued_ = 0;       // acquires done; acquires that a gather is promised to
-  int64_t ahead_bytes_ = 0;                // gathered, not yet acquired
-  int64_t acquired_bytes_ = 0;             // of all acquires of the step
+  size_t position_ = 0, issued_ = 0;       // acquires done; acquires for which a gather was promised
+  int64_t ahead_bytes_ = 0;                // bytes gathered, not yet acquired
+  int64_t acquired_bytes_ = 0;             // bytes of all acquires of the step
 
-  // What the dry run teaches about memory in training:
-  // `others_[p]` is the most that everything else takes between acquires p and p + 1.
+  // Memory that the dry run measures in training:
+  // `others_[p]` is the peak of all other memory between acquires p and p + 1.
   std::vector<int64_t> others_;
   int64_t memory_limit_ = 0;
   bool measured_ = false;                  // others_ and the limit are known

@@ -1,4 +1,4 @@
-// What all strategies share: when units are updated, the gradient's norm, whole units.
+// The common part of all strategies: times of updates, the gradient norm, gathers of whole units.
 #include "blipft/strategy.h"
 
 namespace blipft {
@@ -45,8 +45,8 @@ void Strategy::optimize(const Unit& unit, Stream stream) {
   updated_[static_cast<size_t>(unit.index)] = true;
 }
 
-// Of hybrid groups the first one's ranks count, the others add zeros: shard groups that summed each for itself might do
-// so in different orders, and their weights would drift apart; one collective gives all ranks the same bits.
+// With hybrid groups, only ranks of the first shard group contribute; the others add zeros. If each shard group summed
+// separately, the order could differ and their weights would drift apart; one collective gives all ranks the same bits.
 void Strategy::sum_over_shards(const Tensor& norm_square, Stream stream) {
   const Groups& groups = context_.groups;
   if (groups.replicate->rank() > 0) context_.device->zero(norm_square.data, norm_square.bytes(), stream);
@@ -58,9 +58,9 @@ void Strategy::update(const Tensor& norm_square) {
   if (!store_.trains()) return;
   Ops& ops = *context_.ops;
   const bool clips = max_norm_ > 0;
-  if (clips) {                             // the norm comes first: a pass of its own over the gradients
+  if (clips) {                             // the norm is needed first: a separate pass over the gradients
     ops.sum_squares(store_.held_gradients(), norm_square, false, stream);
-  } else {                                 // the updates have written their squares
+  } else {                                 // the updates have written the squares of their gradients
     for (const Unit* unit : context_.units)
       BLIPFT_CHECK(!unit->trainable || updated_[static_cast<size_t>(unit->index)], "unit ", unit->name(),
                    " was not published in this step");
