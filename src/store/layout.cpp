@@ -1,4 +1,4 @@
-// The arithmetic of shards, sections and ranges; see layout.h.
+// Computes shards, sections and ranges; see layout.h.
 #include "store/layout.h"
 
 #include <algorithm>
@@ -9,28 +9,28 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kShardAlignment = 64;  // elements: 128 bytes in bf16, what NCCL and vector loads like
+constexpr int64_t kShardAlignment = 64;  // elements: 128 bytes in bf16, which suits NCCL and vector loads
 
-// Blocks count from a parameter's start, so a parameter stored in blocks begins at a multiple of them.
+// Blocks count from a parameter's start, so a parameter stored in blocks must begin at a multiple of the block.
 void check_blocks(const Unit& unit, const Parameter& parameter, const Format& format) {
   BLIPFT_USER_CHECK(parameter.offset % format.block() == 0, unit.name(), ": tensor ", parameter.name, " cannot be ",
                     "stored as ", format.name(), ": it begins ", parameter.offset, " elements into its unit, which is no ",
                     "multiple of the format's block of ", format.block());
 }
 
-// Elements of a section between whose multiples its parameters begin.
+// Returns the number of elements at whose multiples the parameters of a section begin.
 int64_t alignment(const Format& format) {
   return format.scaled() ? kFp8Alignment : std::lcm(format.block(), kParameterAlignment);
 }
 
-// Where the matrix that `parameter` is a part of begins: one packed behind another belongs to that one's.
+// Returns the offset of the matrix that contains `parameter`: parameters packed behind each other form one matrix.
 int64_t matrix_of(const Unit& unit, const Parameter& parameter) {
   for (const WeightMatrix& matrix : unit.matrices())
     if (parameter.offset >= matrix.offset && parameter.offset < matrix.offset + matrix.in * matrix.out) return matrix.offset;
   return parameter.offset;
 }
 
-// Gives each matrix of a section its place among the scales.
+// Numbers the matrices of a section, each of which has a scale.
 void number_matrices(const Unit& unit, ParameterStore::Section& section) {
   std::map<int64_t, int64_t> places;
   for (ParameterStore::Section::Piece& piece : section.pieces)
@@ -75,7 +75,7 @@ int64_t shard_grain(const StoreContext& context, const Unit& unit) {
 UnitSections cut_sections(const StoreContext& context, const Unit& unit) {
   UnitSections result;
   const Format* compute = &plain_format(context.types.compute);
-  std::vector<const Format*> formats;      // in the order in which parameters ask for them
+  std::vector<const Format*> formats;      // in the order in which parameters use them
   std::map<const Format*, ParameterStore::Section> sections;
   std::map<const Format*, int64_t> sizes;
   for (const Parameter& parameter : unit.parameters()) {
@@ -83,7 +83,7 @@ UnitSections cut_sections(const StoreContext& context, const Unit& unit) {
     if (!format) format = compute;
     result.flat = result.flat && format == compute;
     if (!sections.count(format)) formats.push_back(format), sections[format].format = format;
-    // A section has its own order: every parameter begins at a whole block.
+    // Within a section, parameters have separate offsets: every parameter begins with a whole block.
     const int64_t multiple = alignment(*format);
     int64_t& size = sizes[format];
     sections[format].pieces.push_back({&parameter, parameter.offset, size});
@@ -112,7 +112,7 @@ std::vector<SpecRange> spec_ranges(const StoreContext& context, const Unit& unit
   std::vector<SpecRange> ranges;
   const std::vector<Parameter>& parameters = unit.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    // The gap behind a parameter belongs to it: zeros that stay zeros.
+    // The range includes the gap after the parameter, whose elements are and stay zero.
     const int64_t begin = i == 0 ? 0 : parameters[i].offset;
     const int64_t end = i + 1 < parameters.size() ? parameters[i + 1].offset : shard.padded;
     const int64_t first = std::max(begin, shard.first), last = std::min(end, shard.first + shard.count);

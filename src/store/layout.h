@@ -1,29 +1,29 @@
-// Layout: how a unit is cut into sections and shards, and which ranges of a shard have states that are stored alike.
+// Layout: cuts units into sections and shards, and shards into ranges whose states are stored in one way.
 #pragma once
 
 #include "blipft/store.h"
 
 namespace blipft {
 
-/// The shard of `index` of `shards` that `elements` are cut into, each a multiple of `grain`.
+/// Returns shard `index` of `shards` equal shards of `elements` elements; each shard is a multiple of `grain`.
 Shard shard_of(int64_t elements, int64_t grain, int64_t shards, int64_t index);
 
-/// The formats and places of the states of `parameter`.
+/// Returns the formats and memory (device or host) of the states of `parameter`.
 std::vector<StateSpec> state_specs(const StoreContext& context, const Unit& unit, const Parameter& parameter);
 
-/// Elements that a shard of `unit` is a multiple of: of every block of its states.
+/// Returns the number of elements of which every shard of `unit` is a multiple, a multiple of all blocks of its states.
 int64_t shard_grain(const StoreContext& context, const Unit& unit);
 
-/// A frozen unit's sections, laid out but without memory; one with all of the flat buffer where nothing asks for
-/// another format.
+/// The sections of a unit, without memory. If all parameters use the compute dtype, the flat buffer is the
+/// only section.
 struct UnitSections {
   std::vector<ParameterStore::Section> sections;
   bool flat = true;
 };
 UnitSections cut_sections(const StoreContext& context, const Unit& unit);
 
-/// Ranges of elements of a trained unit's flat buffer between `first` and `first` + `count`, each updated in one way: with
-/// specs of its own, with weight decay or without.
+/// A range of elements of a trained unit's shard with one kind of update: with one list of state specs, and with weight
+/// decay or without.
 struct SpecRange {
   int64_t first, count;                    ///< counted from the shard's start
   bool decays;                             ///< Optimizer::decays() of its parameters

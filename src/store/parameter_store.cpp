@@ -1,4 +1,4 @@
-// What a rank holds: memory, access, update; see store.h.
+// Implements ParameterStore: allocation, access and updates; see store.h.
 #include "blipft/store.h"
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace blipft {
 
 namespace {
 constexpr int64_t kPoolAlignment = 64;     // elements
-constexpr int64_t kDecodedElements = int64_t{1} << 20;  // of a state that is updated in f32, at a time
-constexpr int64_t kUnitsInFlight = 2;      // of transient gradients that updates may still read when another begins
+constexpr int64_t kDecodedElements = int64_t{1} << 20;  // elements of a state that are decoded to f32 at a time
+constexpr int64_t kUnitsInFlight = 2;      // units with transient gradients that updates may still read
 }  // namespace
 
-// Contiguous buffers, one for each owner, name, dtype, place and readers, in the order in which they are first asked for.
+// Contiguous buffers, one for each owner, name, dtype, place and readers, in the order in which they are requested.
 class ParameterStore::Pools {
  public:
   struct Kind {
@@ -28,11 +28,11 @@ class ParameterStore::Pools {
   };
   static int64_t aligned(int64_t elements) { return (elements + kPoolAlignment - 1) / kPoolAlignment * kPoolAlignment; }
 
-  /// `target` becomes a part of `elements` elements.
+  /// Requests `elements` elements of memory for `target`.
   void add(Tensor& target, const Kind& kind, int64_t elements) {
     requests_.push_back({&target, reserve(kind, elements), elements});
   }
-  /// Room for nobody; where it begins.
+  /// Adds `elements` elements to a buffer; returns the index of the buffer and the first element.
   std::pair<size_t, int64_t> reserve(const Kind& kind, int64_t elements) {
     size_t i = 0;
     while (i < pools_.size() && !(pools_[i].kind == kind)) ++i;
@@ -41,7 +41,7 @@ class ParameterStore::Pools {
     pools_[i].elements += aligned(elements);
     return {i, first};
   }
-  /// Returns all targets, which have their parts now.
+  /// Allocates the buffers and sets all targets; returns the targets.
   std::vector<Tensor*> declare(Arena& arena) {
     for (Pool& pool : pools_)
       pool.tensor = arena.persistent(pool.kind.owner, pool.kind.name, pool.kind.dtype, {pool.elements}, pool.kind.place,
@@ -53,7 +53,7 @@ class ParameterStore::Pools {
     }
     return targets;
   }
-  /// The whole buffer; absent where nobody asked for it.
+  /// Returns the whole buffer; absent if it was never requested.
   Tensor whole(const Kind& kind) const {
     for (const Pool& pool : pools_)
       if (pool.kind == kind) return pool.tensor;
@@ -68,7 +68,7 @@ class ParameterStore::Pools {
   };
   struct Request {
     Tensor* target;
-    std::pair<size_t, int64_t> place;      // pool, and where in it
+    std::pair<size_t, int64_t> place;      // index of the pool, first element in it
     int64_t elements;
   };
   std::vector<Pool> pools_;
@@ -79,7 +79,7 @@ ParameterStore::ParameterStore(StoreContext context) : context_(std::move(contex
   static const StoragePolicy kPlain;
   if (!context_.policy) context_.policy = &kPlain;
   for (const Unit* unit : context_.units) lay_out(*unit);
-  // Trained units first, kind by kind: what belongs together lies together, at the same place on every rank.
+  // Trained units come first, one kind after another: related tensors are adjacent, at equal offsets on every rank.
   Pools pools;
   for (bool trained : {true, false})
     for (const Unit* unit : context_.units)
@@ -154,7 +154,7 @@ void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
 
 namespace {
 
-// What a state's plane is called in tables.
+// Returns the name of a state's plane for tables.
 std::string state_name(const StateSpec& spec, const Format::Plane& plane) {
   return spec.format->plain() ? spec.name : concat(spec.name, " as ", spec.format->name(), ": ", plane.name);
 }
@@ -171,7 +171,7 @@ void for_each_plane(const std::vector<StateSpec>& specs, int64_t count, Body bod
 
 }  // namespace
 
-// Ranks may have other ranges; there is room for those of the rank that needs most, so that all arenas are alike.
+// Ranks may have different ranges. Each reserves memory for the rank that needs most, so that all arenas are equal.
 void ParameterStore::request_states(Pools& pools, const Unit& unit, int64_t& squares) {
   Held& held = of(unit);
   using Kind = std::tuple<std::string, DType, Place>;
@@ -213,7 +213,7 @@ void ParameterStore::bind() {
   const Stream stream = device.compute_stream();
   for (Tensor* tensor : tensors_) *tensor = context_.arena->resolve(*tensor);
   for (Tensor* tensor : {&gradients_, &squares_, &staging_}) *tensor = context_.arena->resolve(*tensor);
-  // Everything, gaps and padding included: the update runs over them too and must find zeros.
+  // Zeroes everything, with gaps and padding: the update processes these too and must find zeros.
   const auto zero = [&](const Tensor& tensor) {
     if (tensor) device.zero(tensor.data, tensor.bytes(), stream);
   };
@@ -290,7 +290,7 @@ Tensor ParameterStore::gradient(const Unit& unit) {
   Held& held = of(unit);
   if (!transient_gradients() || held.gradient || !unit.trainable) return held.gradient;
   Device& device = *context_.device;
-  // Of a few whole units' bytes: many shards, or many small units, so that compute hardly waits for updates.
+  // The limit is some whole units: many shards, or many small units, so that compute hardly has to wait for updates.
   while (consumed_bytes_ > most_consumed_bytes_) {
     device.wait(device.compute_stream(), consumed_.front().done);
     consumed_bytes_ -= consumed_.front().gradient.bytes();
@@ -321,7 +321,7 @@ std::vector<ParameterStore::Part> ParameterStore::parts(const Unit& unit) const 
   const Held& held = of(unit);
   const Tensor& weights = held.master ? held.master : held.sections[0].mine.tensor();
   for_each_range(unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
-    const int64_t at = parameter.offset + first - held.shard.first;  // in the shard
+    const int64_t at = parameter.offset + first - held.shard.first;  // position in the shard
     parts.push_back({held.master ? "master" : "weight", &parameter, parameter.shape, first, weights.part(at, {count})});
     const std::vector<StateSpec> specs = state_specs(context_, unit, parameter);
     for (const Range& range : held.ranges) {
@@ -333,7 +333,7 @@ std::vector<ParameterStore::Part> ParameterStore::parts(const Unit& unit) const 
                            range.states[i].tensor().part(at - range.first, {count})});
           continue;
         }
-        // Blocks count from the parameter's start, and a range begins with a block.
+        // Blocks count from the parameter's start, and every range begins with a whole block.
         const std::vector<Format::Plane> planes = format.planes();
         for (size_t p = 0; p < planes.size(); ++p) {
           const int64_t each = planes[p].per_block, block = format.block();
@@ -365,7 +365,7 @@ ParameterStore::UpdateTraffic ParameterStore::update_traffic(const Unit& unit) c
   const auto changes = [&](int64_t bytes, Place place) { reads(bytes, place), writes(bytes, place); };
   traffic.device += held.shard.count * dtype_size(context_.types.gradient);
   if (held.master) changes(held.master.bytes(), master_place());
-  // Where there are masters, weights are written alone.
+  // With masters, the update writes the weights and does not read them.
   if (!held.master) reads(stored_bytes(unit), weights_place());
   writes(stored_bytes(unit), weights_place());
   for (const Range& range : held.ranges)
@@ -377,7 +377,7 @@ ParameterStore::UpdateTraffic ParameterStore::update_traffic(const Unit& unit) c
 void ParameterStore::update(const Unit& unit, const Tensor& scalars, Stream stream) {
   Held& held = of(unit);
   for (const Range& range : held.ranges) {
-    // A state that the optimizer cannot read is decoded, a piece at a time, and encoded again.
+    // If the optimizer cannot read the states, they are decoded, a piece at a time, and encoded after the update.
     const int64_t step = range.decoded ? kDecodedElements : range.count;
     for (int64_t first = 0; first < range.count; first += step)
       update_part(unit, range, first, std::min(step, range.count - first), scalars, stream);

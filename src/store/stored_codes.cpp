@@ -1,4 +1,4 @@
-// Weights that are stored as codes: decoded, given as they are, and the scales of matrices that have one each; see store.h.
+// Access to quantized weights: decoding, use as they are stored, and scales of whole matrices; see store.h.
 #include <algorithm>
 
 #include "blipft/store.h"
@@ -9,7 +9,7 @@ namespace {
 
 using Section = ParameterStore::Section;
 
-// The book of a section whose codes are multiplied as they are.
+// Returns the code book of a section whose quantized values are multiplied directly, or nullopt.
 std::optional<CodeBook> multiplied_book(const Section& section) {
   for (const CodeBook book : {CodeBook::nf4, CodeBook::int8}) {
     if (section.format != &quantized_format(book)) continue;
@@ -21,21 +21,21 @@ std::optional<CodeBook> multiplied_book(const Section& section) {
   return std::nullopt;
 }
 
-// Whether whoever takes such codes gets those of this parameter.
+// Returns true if callers that pass `left` to acquire_codes() read this parameter as it is stored.
 bool is_left(const Section& section, const Section::Piece& piece, CodesTaken left) {
   if (left == CodesTaken::blocks) return multiplied_book(section).has_value();
   const std::vector<int64_t>& shape = piece.parameter->shape;
   return left == CodesTaken::fp8 && section.format->scaled() && shape.size() == 2 && shape[1] % kFp8Alignment == 0;
 }
 
-// The parameter that begins with element `first` of the flat buffer, if the section has it and it is left.
+// Returns the parameter that begins with element `first` of the flat buffer, if the section has it and is_left().
 const Section::Piece* left_at(const Section& section, int64_t first, CodesTaken left) {
   const auto found = std::find_if(section.pieces.begin(), section.pieces.end(),
                                   [&](const auto& piece) { return piece.flat == first; });
   return found != section.pieces.end() && is_left(section, *found, left) ? &*found : nullptr;
 }
 
-// `count` elements from `begin` on, of parameters that lie one behind the other.
+// Returns `count` elements from `begin` on, which may cover several consecutive parameters.
 Stored part_from(const Unit& unit, const Section& section, const Section::Piece& begin, const Stored& gathered, int64_t count) {
   int64_t found = 0;
   for (const Section::Piece* piece = &begin; piece != section.pieces.data() + section.pieces.size() && found < count; ++piece) {
@@ -48,7 +48,7 @@ Stored part_from(const Unit& unit, const Section& section, const Section::Piece&
   return gathered.part(begin.at, count);
 }
 
-// Words of a matrix among a section's scales: the scale is the first, which lies at a multiple of 16 bytes.
+// Index of the largest magnitude in the words of a matrix. Word 0 is the scale, at a multiple of 16 bytes.
 constexpr int64_t kLargestWord = 1;
 Tensor scale_of(const Section& section, int64_t matrix) {
   return section.scales.part(matrix * ParameterStore::kScaleWords, {1});
@@ -86,7 +86,7 @@ std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, cons
       for (const Section::Piece& piece : sections[s].pieces) {
         const int64_t count = piece.parameter->numel();
         UnitWeights::Range* const last = ranges.empty() ? nullptr : &ranges.back();
-        // Packed layers read several parameters as one.
+        // Packed layers read several parameters as one tensor.
         const Tensor stored = gathered.at(s).tensor().part(piece.at, {count});
         const bool follows = last && piece.flat == last->first + last->stored.numel() &&
                              stored.data == last->stored.as<char>() + last->stored.bytes();
@@ -121,7 +121,7 @@ void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathere
       const Section::Piece& first = pieces[i];
       if (is_left(sections[s], first, left)) continue;
       int64_t count = first.parameter->numel();
-      // Those that lie one behind the other here and there, in one go.
+      // Parameters that are consecutive both in the section and in the flat buffer are decoded together.
       const auto follows = [&](const Section::Piece& next) {
         return next.at - first.at == count && next.flat - first.flat == count && next.matrix == first.matrix &&
                !is_left(sections[s], next, left);
