@@ -1,6 +1,6 @@
-// AdamW with moments in 8 bits (Dettmers et al. 2022): dynamic codes in blocks of 256. Small tensors and embeddings
-// keep theirs in f32, as bitsandbytes' optimizers with its stable embedding do; so does a tensor that begins inside of
-// a block.
+// AdamW with moments in 8 bits (Dettmers et al. 2022): dynamic quantization in blocks of 256. Moments of small tensors
+// and of embeddings stay in f32, as in bitsandbytes' optimizers with its stable embedding. So do those of a tensor that
+// begins inside of a block.
 #include "optimizers/optimizers.h"
 
 namespace blipft {

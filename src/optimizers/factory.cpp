@@ -1,4 +1,4 @@
-// The table of optimizers, and the learning-rate schedule.
+// Creates optimizers by name, and computes the learning-rate schedule.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

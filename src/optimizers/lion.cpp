@@ -1,4 +1,4 @@
-// Lion (Chen et al. 2023): one state, and a step of one size in every element.
+// Lion (Chen et al. 2023): keeps one state; every element moves by the same step size.
 #include "optimizers/optimizers.h"
 
 namespace blipft {

@@ -1,4 +1,4 @@
-// The optimizers that the factory table lists.
+// Functions that create the optimizers, and their common base class.
 #pragma once
 
 #include "blipft/optimizer.h"
@@ -10,7 +10,7 @@ std::unique_ptr<Optimizer> make_adamw8bit(const OptimizerSettings& settings);
 std::unique_ptr<Optimizer> make_lion(const OptimizerSettings& settings);
 std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings);
 
-/// What all optimizers of the table share: weight decay and rounding as the settings say.
+/// Base class of all optimizers: applies the settings for weight decay and rounding.
 class DecayingOptimizer : public Optimizer {
  public:
   explicit DecayingOptimizer(const OptimizerSettings& settings) : settings_(settings) {}
@@ -23,7 +23,8 @@ class DecayingOptimizer : public Optimizer {
   float weight_decay(const Operands& of) const {
     return of.decays ? static_cast<float>(settings_.weight_decay) : 0.0f;
   }
-  /// How the operands' parameters are rounded: those in bf16 as settings.stochastic_rounding says.
+  /// Returns the rounding of the operands' parameters: stochastic if the settings say so and they are bf16 without
+  /// masters.
   Rounding rounding(const Operands& of) const {
     return {settings_.stochastic_rounding && of.param.dtype == DType::bf16 && !of.master, settings_.seed,
             static_cast<uint32_t>(of.unit), of.first};
