@@ -1,4 +1,4 @@
-// Plain formats, and views of stored elements.
+// Implements plain formats, and parts of stored elements.
 #include "blipft/format.h"
 
 namespace blipft {

@@ -1,4 +1,4 @@
-// Formats of codes, in blocks or with a scale for a matrix, and the table of formats by name.
+// Quantized formats, with a scale for each block or for each matrix, and the table of formats by name.
 #include "blipft/format.h"
 
 namespace blipft {
@@ -7,7 +7,7 @@ namespace {
 
 class QuantizedFormat final : public Format {
  public:
-  /// `doubly`: the scales are codes too.
+  /// `doubly`: the scales are quantized too.
   QuantizedFormat(const char* name, CodeBook book, bool doubly = false)
       : name_(name), book_(book), doubly_(doubly), scales_(doubly ? kScaleBlock : 1) {}
   std::string name() const override { return name_; }
@@ -25,7 +25,7 @@ class QuantizedFormat final : public Format {
   }
 
  private:
-  int64_t code_bytes() const { return block() * code_bits(book_) / 8; }  // of a block
+  int64_t code_bytes() const { return block() * code_bits(book_) / 8; }  // bytes of quantized values in a block
   Quantized first_blocks(const std::vector<Tensor>& planes, int64_t elements) const {
     const int64_t count = blocks(elements);
     return {book_, planes.at(0).part(0, {count * code_bytes()}), planes.at(1).part(0, {count * scales_}),
@@ -35,7 +35,7 @@ class QuantizedFormat final : public Format {
   const char* name_;
   CodeBook book_;
   bool doubly_;
-  int64_t scales_;                         // that a block has
+  int64_t scales_;                         // number of scales in a block
 };
 
 class Fp8Format final : public Format {
