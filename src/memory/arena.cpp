@@ -1,4 +1,4 @@
-// The arena: recording of takes and gives, replay. arena_placement.cpp finds the offsets.
+// The arena records takes and gives, and replays them. arena_placement.cpp computes the offsets.
 #include "blipft/arena.h"
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 namespace blipft {
 
 namespace {
-// Planned addresses start here: never null, never dereferenced.
+// Fictitious addresses start here: they are never null and never dereferenced.
 char* const kFictitiousBase = reinterpret_cast<char*>(int64_t{1} << 44);
 char* const kFictitiousPeerBase = reinterpret_cast<char*>(int64_t{1} << 45);
 char* const kFictitiousHostBase = reinterpret_cast<char*>(int64_t{1} << 46);
-constexpr int64_t kFictitiousTransients = int64_t{1} << 42;  // behind either base
+constexpr int64_t kFictitiousTransients = int64_t{1} << 42;  // offset from either base
 }  // namespace
 
 const char* owner_name(Owner owner) {
@@ -123,7 +123,7 @@ Tensor Arena::take(Take wanted, DType dtype, const Shape& shape) {
   const int64_t bytes = arena_aligned(shape.numel() * dtype_size(dtype));
   Pass& pass = *current_;
   if (!committed_) {
-    // While recording, every take gets an address of its own, so that give() can tell them apart.
+    // While recording, every take gets a unique address, by which give() finds it.
     const Owner owner = wanted.owner;
     wanted.bytes = bytes, wanted.begin = pass.events++;
     pass.takes.push_back(std::move(wanted));
@@ -138,7 +138,7 @@ Tensor Arena::take(Take wanted, DType dtype, const Shape& shape) {
   const Take& take = pass.takes[cursor_];
   BLIPFT_CHECK(take.bytes == bytes && take.name == name, "pass departs from its plan at take ", cursor_, ": ", name,
                " of ", bytes, " bytes, planned was ", take.name, " of ", take.bytes);
-  // Every take and give before this one, counted as while recording. A give at another moment would break the places.
+  // The number of takes and gives before this one, counted as while recording. If a give moves, tensors may overlap.
   const int64_t event = 2 * static_cast<int64_t>(cursor_) - static_cast<int64_t>(held_.size());
   BLIPFT_CHECK(take.begin == event, "pass departs from its plan: ", name, " is taken at event ", event,
                ", planned was ", take.begin, "; a tensor was given back earlier or later than planned");
@@ -165,7 +165,7 @@ void Arena::give(const Tensor& tensor) {
   held_.erase(found);
 }
 
-// A stack: places follow from the order alone.
+// Host tensors form a stack, so that addresses follow from the order of calls.
 Tensor Arena::take_in_host(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
   BLIPFT_CHECK(current_, "take outside of a pass: ", name);
   const int64_t bytes = arena_aligned(shape.numel() * dtype_size(dtype));
@@ -309,7 +309,7 @@ std::vector<std::string> Arena::passes() const {
 
 std::vector<PlanEntry> Arena::peak_entries() const {
   const Pass* largest = nullptr;
-  for (const auto& [name, pass] : passes_)  // passes with the places of a larger one take as many bytes
+  for (const auto& [name, pass] : passes_)  // passes that adopted the offsets of a larger one have the same size
     if (!largest || std::pair(pass.bytes, pass.peak_live) > std::pair(largest->bytes, largest->peak_live))
       largest = &pass;
   std::map<std::pair<int, std::string>, int64_t> sums, in_host;
@@ -317,7 +317,7 @@ std::vector<PlanEntry> Arena::peak_entries() const {
     (entry.place == Place::host ? in_host : sums)[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   for (const PlanEntry& entry : most_in_host_) in_host[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   if (largest) {
-    // The moment of the peak: the first event at which the live sum reaches it.
+    // The peak is the first event at which the sum of live bytes is largest.
     std::vector<int64_t> change(static_cast<size_t>(largest->events) + 1, 0);
     for (const Take& take : largest->takes) {
       change[static_cast<size_t>(take.begin)] += take.bytes;

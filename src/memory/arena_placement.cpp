@@ -1,4 +1,4 @@
-// Where the arena puts the takes of its passes.
+// Computes the offsets of all takes in the arena's passes.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -8,8 +8,8 @@
 
 namespace blipft {
 
-// Greedy placement in several orders, of which the tightest is kept. Each take goes to the lowest offset where no take
-// that lives at the same time lies; takes that live at different times share a place.
+// Places takes greedily in several orders and keeps the result with the smallest extent. Each take gets the lowest
+// offset at which it overlaps no take that is live at the same time; takes with separate lifetimes may share memory.
 void Arena::place(Pass& pass, int64_t enough) const {
   std::vector<size_t> order(pass.takes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -32,14 +32,14 @@ void Arena::place(Pass& pass, int64_t enough) const {
     if (bytes < pass.bytes) pass.bytes = bytes, best = offsets;
   };
   for (const auto& before : earlier) attempt(before, 0);
-  // Communication from the top, everything else from the bottom:
-  // gathers that live long do not cut the activations' room.
+  // Communication grows from the top and everything else from the bottom, so that long-lived gathers do not split the
+  // memory of activations.
   for (int64_t percent : {100, 101, 102, 104, 107})
     for (const auto& before : earlier) attempt(before, arena_aligned(pass.peak_live / 100 * percent));
   for (size_t i = 0; i < best.size(); ++i) pass.takes[i].offset = best[i];
 }
 
-// The peer takes of a pass are placed among themselves, from offset 0. Other takes then share what they leave free.
+// Peer takes of a pass are placed first, from offset 0. Other takes may then use the memory between them.
 void Arena::place_peer_takes(Pass& pass) const {
   Pass peers;
   peers.events = pass.events;
@@ -55,7 +55,7 @@ void Arena::place_peer_takes(Pass& pass) const {
   for (size_t i = 0; i < indices.size(); ++i) pass.takes[indices[i]].offset = peers.takes[i].offset;
 }
 
-// Kept takes come first in their pass: they lie one after another from the start of the private block.
+// Kept takes are the first of their pass: they get consecutive offsets from the start of the private block.
 void Arena::place_kept_takes(Pass& pass) const {
   int64_t offset = peer_transient_bytes_;
   for (Take& take : pass.takes) {
@@ -65,8 +65,8 @@ void Arena::place_kept_takes(Pass& pass) const {
   }
 }
 
-// With `top`, communication goes to the highest free place below it, if there is one. The offsets of kept takes and of those
-// that peers read are given.
+// With `top`, communication goes to the highest free offset below it, if there is one. Kept takes and takes that peers
+// read keep their offsets.
 int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,
                               std::vector<int64_t>& offsets) const {
   offsets.assign(pass.takes.size(), 0);
@@ -85,7 +85,7 @@ int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order
     const Take& take = pass.takes[index];
     if (given(take)) continue;
     const bool from_top = top > 0 && take.owner == Owner::communication;
-    int64_t end = 0, lowest = -1, highest = -1;  // end of what lies below; free places found
+    int64_t end = 0, lowest = -1, highest = -1;  // end of the takes below; lowest and highest free offsets
     const auto see = [&](int64_t begin, int64_t limit) {  // [begin, limit) is free
       if (limit - begin < take.bytes) return;
       if (lowest < 0) lowest = begin;
@@ -166,7 +166,7 @@ void Arena::plan(int64_t scratch_bytes) {
   peer_transient_bytes_ = peer_bytes;
   transient_bytes_ = peer_transient_bytes_ + arena_aligned(scratch_bytes);
   for (Pass* pass : largest_first) place_kept_takes(*pass);
-  // The largest pass decides; the others only have to fit into what it takes.
+  // The largest pass determines the size; the other passes should fit into it.
   std::stable_sort(largest_first.begin(), largest_first.end(),
                    [](const Pass* a, const Pass* b) { return a->peak_live > b->peak_live; });
   std::vector<const Pass*> placed;

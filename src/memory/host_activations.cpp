@@ -1,4 +1,4 @@
-// The way to the host and back; see host_activations.h.
+// Copies activations to host memory and back; see host_activations.h.
 #include "blipft/host_activations.h"
 
 #include "blipft/error.h"
@@ -10,7 +10,7 @@ HostActivations::HostActivations(Device& device, Arena& arena)
       arrived_(device.create_event()) {}
 
 void HostActivations::put(const Tensor& tensor) {
-  settle();                                // the one before has had as long as a layer computes
+  settle();                                // the previous copy has run during the compute of a layer
   const Stream offload = device_.offload_stream();
   in_host_.push_back(arena_.take_in_host(Owner::activations, "inputs of checkpointed layers", tensor.dtype,
                                          tensor.shape));
@@ -28,7 +28,7 @@ void HostActivations::settle() {
   leaving_ = {};
 }
 
-// The host memory is given back before it is read: whoever is put there next is copied behind this in the same stream.
+// Host memory is given back before it is read: later copies into it run after this one in the same stream.
 void HostActivations::prefetch() {
   settle();
   if (arriving_ || in_host_.empty()) return;
@@ -36,7 +36,7 @@ void HostActivations::prefetch() {
   in_host_.pop_back();
   arriving_ = arena_.take(Owner::activations, "inputs of checkpointed layers", from.dtype, from.shape);
   const Stream offload = device_.offload_stream();
-  device_.record(reached_, device_.compute_stream());  // the memory may be another's until here
+  device_.record(reached_, device_.compute_stream());  // until here, earlier compute may use the memory
   device_.wait(offload, reached_);
   device_.copy(arriving_.data, from.data, from.bytes(), offload);
   device_.record(arrived_, offload);

@@ -1,5 +1,5 @@
-// The plan backend: addresses without memory and ops without arithmetic. A step that runs on it checks every shape and
-// shows every allocation, on a machine without a GPU and in no time.
+// The plan backend: device memory without storage, and ops that compute nothing. A step that runs on it checks every
+// shape and records every allocation, without a GPU and in little time.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -41,7 +41,7 @@ class PlanDevice final : public Device {
     const std::lock_guard lock(mutex_);
     BLIPFT_CHECK(blocks_.erase(memory) == 1, "freed memory that this device did not allocate, or freed it twice");
   }
-  /// Real memory: host code fills it (step scalars, batches) whatever the device. Untouched pages cost nothing.
+  /// Allocates real memory, because host code fills it on every device (step scalars, batches). Unused pages are free.
   void* allocate_host(int64_t bytes) override {
     BLIPFT_CHECK(bytes >= 0, "asked for ", bytes, " bytes of memory");
     void* memory = std::calloc(static_cast<size_t>(std::max<int64_t>(bytes, 1)), 1);
@@ -90,7 +90,7 @@ class PlanDevice final : public Device {
   void bind_thread() const override {}
 
  private:
-  static constexpr int64_t kLimit = int64_t{1} << 60;  // no memory, so no limit of it
+  static constexpr int64_t kLimit = int64_t{1} << 60;  // effectively unlimited, because nothing is allocated
 
   static void* handle(int64_t number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number)); }
 
@@ -129,7 +129,7 @@ class PlanOps final : public Ops {
   void relative_bias_backward(const RelativeBias& args, Stream) override { check_backward_args(args); }
   void begin_texts(const BeginTexts& args, Stream) override { check_args(args); }
   void next_rows(const NextRows& args, Stream) override { check_args(args); }
-  int64_t coded_rows(DType) const override { return 0; }  // products in either form take the same memory
+  int64_t coded_rows(DType) const override { return 0; }  // both kinds of products need the same memory
   void coded_linear(const CodedLinear& args, Stream) override { check_args(args); }
   void cache_write(const CacheWrite& args, Stream) override { check_args(args); }
   void attention_decode(const AttentionDecode& args, Stream) override { check_args(args); }
