@@ -1,4 +1,4 @@
-// Texts of activities; see activity.h.
+// Formats activities as text; see activity.h.
 #include "blipft/activity.h"
 
 namespace blipft {

@@ -7,7 +7,7 @@
 
 namespace blipft {
 
-/// Owns a communicator; that of all ranks is MPI's own, and MPI ends with it.
+/// Owns a communicator. The destructor of the one with all ranks, MPI_COMM_WORLD, ends MPI.
 struct World::Communicator {
   explicit Communicator(MPI_Comm owned) : mpi(owned) {}
   ~Communicator() {

@@ -1,4 +1,4 @@
-// Messages over TCP; see control_channel.h.
+// Implements messages over TCP; see control_channel.h.
 #include "blipft/control_channel.h"
 
 #include <arpa/inet.h>
@@ -25,13 +25,13 @@ namespace blipft {
 namespace {
 
 constexpr uint32_t kHello = 0x626c6674;
-constexpr size_t kMostStrangers = 64;      // connections that have not said who they are
+constexpr size_t kMostStrangers = 64;      // limit of connections without a valid hello, plus one per rank
 
 struct Interface {
   uint32_t address, mask;
 };
 
-// IPv4 interfaces that are up, but for the loopback.
+// Returns the IPv4 interfaces that are up, without the loopback.
 std::vector<Interface> interfaces() {
   std::vector<Interface> found;
   ifaddrs* list = nullptr;
@@ -46,7 +46,7 @@ std::vector<Interface> interfaces() {
   return found;
 }
 
-// Where to try rank 0, the likeliest first: this machine; networks that both are in; what its name stands for; the rest.
+// Returns addresses of rank 0, most likely first: loopback on its machine; common networks; its host name; all others.
 std::vector<uint32_t> candidates(const ControlAddress& server, const std::string& host) {
   std::vector<uint32_t> order;
   const auto add = [&](uint32_t address) {
@@ -70,7 +70,7 @@ std::vector<uint32_t> candidates(const ControlAddress& server, const std::string
   return order;
 }
 
-// -1 where it does not work within `seconds`.
+// Connects a TCP socket. Returns -1 on failure or after `seconds`.
 int connect_to(uint32_t address, uint16_t port, double seconds) {
   const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (s < 0) return -1;
@@ -101,7 +101,7 @@ void ControlMessage::set_text(const std::string& from) {
 
 struct ControlChannel::Connection {
   int socket = -1;
-  int64_t rank = -1;                       // -1: has not said it yet
+  int64_t rank = -1;                       // -1: no hello received yet
   std::vector<char> in, out;
 };
 
@@ -157,7 +157,7 @@ bool ControlChannel::open() const { return !connections_.empty() && connections_
 
 void ControlChannel::wake() {
   const char byte = 0;
-  (void)!write(wake_[1], &byte, 1);        // a full pipe wakes too
+  (void)!write(wake_[1], &byte, 1);        // a write that fails because the pipe is full wakes too
 }
 
 void ControlChannel::accept_new() {
@@ -178,7 +178,7 @@ void ControlChannel::accept_new() {
   }
 }
 
-// Whole messages out of what has been read; a first one that is no right hello ends the connection.
+// Takes whole messages out of the received bytes. An invalid first message (hello) closes the connection.
 void ControlChannel::take_messages(Connection& connection, std::vector<Event>& events) {
   size_t at = 0;
   for (; connection.in.size() - at >= sizeof(ControlMessage) && connection.socket >= 0; at += sizeof(ControlMessage)) {
@@ -226,7 +226,7 @@ void ControlChannel::read_from(Connection& connection, std::vector<Event>& event
 }
 
 std::vector<ControlChannel::Event> ControlChannel::poll(double seconds) {
-  std::vector<pollfd> waits = {{wake_[0], POLLIN, 0}, {listener_, POLLIN, 0}};  // poll() skips a negative one
+  std::vector<pollfd> waits = {{wake_[0], POLLIN, 0}, {listener_, POLLIN, 0}};  // poll() ignores a negative listener_
   for (const Connection& connection : connections_) waits.push_back({connection.socket, POLLIN, 0});
   std::vector<Event> events;
   if (::poll(waits.data(), waits.size(), static_cast<int>(std::ceil(seconds * 1e3))) <= 0) return events;
@@ -245,7 +245,7 @@ void ControlChannel::flush(Connection& connection) {
   while (!connection.out.empty()) {
     const ssize_t bytes = ::send(connection.socket, connection.out.data(), connection.out.size(), MSG_NOSIGNAL);
     if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return;                // read_from() sees a connection that is gone
+    if (bytes <= 0) return;                // read_from() notices a closed connection
     connection.out.erase(connection.out.begin(), connection.out.begin() + bytes);
   }
 }
@@ -254,7 +254,7 @@ void ControlChannel::send(int64_t rank, const ControlMessage& message) {
   for (Connection& connection : connections_) {
     if (connection.rank != rank || connection.socket < 0) continue;
     flush(connection);
-    if (!connection.out.empty()) return;   // the other end does not read: a later message will do
+    if (!connection.out.empty()) return;   // the peer does not read: it misses this message
     const char* bytes = reinterpret_cast<const char*>(&message);
     connection.out.assign(bytes, bytes + sizeof message);
     flush(connection);

@@ -1,4 +1,4 @@
-// The groups of a run.
+// Creates the groups of a run.
 #include "blipft/comm.h"
 
 namespace blipft {
@@ -9,7 +9,7 @@ CommGroups::CommGroups(const World& world, const GroupSizes& sizes, Device& devi
   const auto comm_of = [&](const World& ranks, bool scalars) {
     return ranks.size() == 1 ? make_self_comm(device) : make(ranks, scalars);
   };
-  // Where there are several shard groups, all ranks together only sum losses, label counts and norms.
+  // With several shard groups, the communicator of all ranks only sums losses, label counts and norms.
   all_ = comm_of(world, sizes.hybrid());
   const int64_t place = world.machine_order();
   shard_group_ = place / sizes.shard;

@@ -1,4 +1,4 @@
-// The check behind every MPI call.
+// Error check for MPI calls.
 #pragma once
 
 #include <mpi.h>
@@ -9,7 +9,7 @@
 
 namespace blipft {
 
-/// Throws Error with MPI's text for `code`, unless it is success.
+/// Throws Error with MPI's message for `code`, unless `code` is MPI_SUCCESS.
 inline void check_mpi(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING];

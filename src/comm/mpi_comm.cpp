@@ -1,5 +1,5 @@
-// Collectives of CPU ranks over MPI. Sums are made in the group's rank order with f32 accumulation, so that the bits
-// depend on the group's size alone.
+// Collectives of CPU ranks over MPI. Sums accumulate in f32 in the group's rank order, so that their bits depend only
+// on the size of the group.
 #include <mpi.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void check_accumulates(const Comm& comm, const Tensor& full, bool accumulate) {
 
 class MpiComm : public Comm {
  public:
-  // Its collectives and the world's are called by one thread, in the same order on every rank: they share a communicator.
+  // Uses the world's communicator: one thread calls the collectives of both, in the same order on every rank.
   explicit MpiComm(const World& world)
       : activity_(world.activity()), rank_(world.rank()), size_(world.size()), comm_(world.communicator().mpi) {}
   int64_t rank() const override { return rank_; }
@@ -36,10 +36,10 @@ class MpiComm : public Comm {
     const Activity::Scope scope(activity_, Activity::Doing::gather);
     BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
                  shard.shape.str());
-    // A shard that already lies at its place in `full` is announced as such.
+    // MPI must be informed if the shard is already at its position in `full`.
     const bool in_place = shard.data == static_cast<char*>(full.data) + rank_ * shard.bytes();
     pieces(shard.bytes(), [&](int64_t first, int64_t count) {
-      // Pieces of every rank's shard land shard.bytes() apart: a vector type places them.
+      // Pieces of different ranks are shard.bytes() apart in `full`: a resized datatype sets this stride.
       MPI_Datatype strided, resized;
       MPI_Type_contiguous(static_cast<int>(count), MPI_BYTE, &strided);
       MPI_Type_create_resized(strided, 0, static_cast<MPI_Aint>(shard.bytes()), &resized);
@@ -157,7 +157,7 @@ class SelfComm : public Comm {
   Device& device_;
 };
 
-// For planning: a rank of a group that is not there.
+// Rank 0 of an imaginary group, for planning.
 class PlanComm : public Comm {
  public:
   explicit PlanComm(int64_t size) : size_(size) {}

@@ -1,4 +1,4 @@
-// Waiting for other ranks; see mpi_wait.h.
+// Implements waits for other ranks; see mpi_wait.h.
 #include "comm/mpi_wait.h"
 
 #include <strings.h>
@@ -18,7 +18,7 @@ bool is_done(MPI_Request& request, const char* what) {
   return done != 0;
 }
 
-// Sleeps of the calling thread then end on time; by default each takes 50 us longer than requested.
+// Makes sleeps of the calling thread end on time; by default each takes 50 us longer than requested.
 bool enable_short_sleeps() { return prctl(PR_SET_TIMERSLACK, 1000) == 0; }  // ns
 
 }  // namespace
@@ -37,7 +37,7 @@ void finish(MPI_Request request, int64_t bytes, const char* what) {
   constexpr microseconds kLook(20), kShortest(50), kLongest(200);
   if (!ranks_sleep()) return check_mpi(MPI_Wait(&request, MPI_STATUS_IGNORE), what);
   [[maybe_unused]] static const bool short_sleeps = enable_short_sleeps();
-  const std::chrono::nanoseconds moving(bytes / 16);  // at 16 GB/s
+  const std::chrono::nanoseconds moving(bytes / 16);  // transfer time at 16 GB/s
   const auto begin = Clock::now();
   for (auto look_until = begin + kLook + moving; !is_done(request, what);) {
     const auto now = Clock::now();

@@ -1,4 +1,4 @@
-// Collectives of GPU ranks: NCCL's, whose unique id travels through MPI, and direct ones over the other GPUs' memory.
+// Collectives of GPU ranks: through NCCL, whose unique id MPI broadcasts, or directly through other GPUs' memory.
 #include <cuda_runtime.h>
 #include <nccl.h>
 
@@ -82,7 +82,7 @@ class NcclComm : public Comm {
   void withdraw() override {
     if (reduce_) reduce_->close();
     peers_.close();
-    world_.barrier();                      // nobody has this rank's memory open any more
+    world_.barrier();                      // no rank has this rank's memory open any more
     reduce_.reset();
   }
   bool direct_gathers() const override { return peers_.any() && gathers_; }
@@ -91,7 +91,7 @@ class NcclComm : public Comm {
   void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override {
     BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
                  shard.shape.str());
-    // A shard in place has just been written, at a place of each rank's own.
+    // An in-place shard has just been written, at a different offset on each rank, so it cannot be copied directly.
     const bool in_place = shard.data == static_cast<char*>(full.data) + rank_ * shard.bytes();
     if (direct_gathers() && !in_place && peers_.contains(shard)) return gather_by_copies(shard, full, cuda(stream));
     BLIPFT_NCCL(ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.numel()), nccl_type(shard.dtype), comm_,
@@ -113,12 +113,12 @@ class NcclComm : public Comm {
   }
 
  private:
-  // Of 8, 16 and 32 thread blocks, 32 gave the fastest steps on 4 H200s, with ddp and with fsdp.
+  // With 8, 16 and 32 thread blocks, 32 gave the fastest steps on 4 H200s, with ddp and with fsdp.
   static constexpr int64_t kDefaultCtas = 32;
 
-  // Multiprocessors of a direct reduction: 8, 16 and 24 gave slower steps.
+  // Number of multiprocessors of a direct reduction: 8, 16 and 24 gave slower steps.
   static constexpr int64_t kReduceBlocks = 12;
-  // Smaller ones go through NCCL, which allows them in any stream.
+  // Smaller tensors go through NCCL, which allows them in any stream.
   static constexpr int64_t kLeastDirectBytes = 64 << 10;
 
   static int version() {
@@ -143,8 +143,8 @@ class NcclComm : public Comm {
     return reduce_ && full.bytes() >= kLeastDirectBytes && peers_.contains(full) && PeerReduce::suits(full, size_);
   }
 
-  // The others' shards one after the other, each rank beginning with its next neighbour: all links are busy and no GPU
-  // is read twice at once. The own shard, which needs no link, beside them.
+  // Copies the other ranks' shards one after another. Each rank begins with its next neighbour, so that all links are
+  // busy and no GPU is read by two ranks at once. The own shard needs no link: a second stream copies it in parallel.
   void gather_by_copies(const Tensor& shard, const Tensor& full, cudaStream_t stream) {
     const auto copy = [&](int64_t r, cudaStream_t in) {
       BLIPFT_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard.data, r),
@@ -160,9 +160,9 @@ class NcclComm : public Comm {
 
   const World& world_;
   PeerMemory peers_;
-  std::unique_ptr<PeerReduce> reduce_;     // only with direct reductions
+  std::unique_ptr<PeerReduce> reduce_;     // null without direct reductions
   bool gathers_ = false;
-  cudaStream_t beside_ = nullptr;          // for the own shard of a direct gather
+  cudaStream_t beside_ = nullptr;          // copies the own shard of a direct gather
   cudaEvent_t forked_ = nullptr, joined_ = nullptr;
   int64_t rank_, size_, max_ctas_;
   ncclComm_t comm_ = nullptr;

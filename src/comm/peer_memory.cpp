@@ -1,4 +1,4 @@
-// Memory of the other ranks' GPUs, opened through CUDA's inter-process handles.
+// Maps memory of the other ranks' GPUs through CUDA's inter-process handles.
 #include "comm/peer_memory.h"
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@ namespace blipft {
 bool PeerMemory::open(const World& world, void* block, int64_t bytes) {
   close();
   cudaIpcMemHandle_t mine{};
-  const int64_t most = world.max(bytes), least = -world.max(-bytes);  // every rank asks for both
+  const int64_t most = world.max(bytes), least = -world.max(-bytes);  // every rank calls max() twice
   const bool alike = most == bytes && least == bytes;
   bool works = alike && world.local_size() == world.size() && cudaIpcGetMemHandle(&mine, block) == cudaSuccess;
   std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(world.size()));
@@ -25,7 +25,7 @@ bool PeerMemory::open(const World& world, void* block, int64_t bytes) {
     works = cudaIpcOpenMemHandle(&addresses_[r], handles[r], cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
     opened_[r] = works;
   }
-  (void)cudaGetLastError();                // a refusal is an answer, not an error
+  (void)cudaGetLastError();                // clears the error: a failure to open is reported by the return value
   works = world.max(int64_t{works ? 0 : 1}) == 0;
   if (!works) {
     close();

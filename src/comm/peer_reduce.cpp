@@ -1,4 +1,4 @@
-// Host side of PeerReduce.
+// The host side of PeerReduce.
 #include "comm/peer_reduce.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@ constexpr int64_t kGrain = 64;             // elements: parts of ranks start at 
 }  // namespace
 
 struct PeerReduce::Launch {
-  Tensor tensor;                           // this rank's
+  Tensor tensor;                           // this rank's tensor
   int64_t first, count;                    // elements of it that this rank sums
-  Tensor shard;                            // where the sum goes; absent: to the same elements on every rank
+  Tensor shard;                            // destination of the sum; absent: the same elements on every rank
   bool accumulate = false;
 };
 

@@ -13,7 +13,7 @@ namespace {
 using Signals = PeerSignals;
 using Arguments = PeerReduceArguments;
 constexpr int kThreads = 256;
-constexpr int kSharedBytes = 192 << 10;    // pieces on their way
+constexpr int kSharedBytes = 192 << 10;    // pieces being copied
 constexpr int kMaxStages = 12;
 
 __device__ __forceinline__ void expect(unsigned long long* barrier, unsigned bytes) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void copy_in(void* to, const void* from, unsigned byt
 __device__ __forceinline__ void signal(unsigned* counter, unsigned value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
-/// Waits until the counter, which only grows (and wraps), has reached `value`.
+/// Waits until the counter, which only increases (and wraps around), has reached `value`.
 __device__ __forceinline__ void wait_for(const unsigned* counter, unsigned value) {
   unsigned seen;
   do {
@@ -46,10 +46,10 @@ __device__ __forceinline__ void wait_for(const unsigned* counter, unsigned value
   } while (static_cast<int>(seen - value) < 0);
 }
 
-/// Tells all ranks that this one's data are there, and waits until all ranks' are. One thread of each block.
+/// Signals to all ranks that this rank's data are ready, and waits for all ranks' signals. One thread of each block.
 __device__ __forceinline__ void meet(const Arguments& args, Signals* mine, unsigned call) {
   if (blockIdx.x == 0) {
-    __threadfence_system();                // what earlier kernels of this stream wrote is seen with the signal
+    __threadfence_system();                // makes earlier writes of this stream visible before the signal
     for (int r = 0; r < args.ranks; ++r) {
       *const_cast<volatile int64_t*>(&args.signals[r]->offset[args.rank]) = args.offset;
       signal(&args.signals[r]->arrived[args.rank], call);
@@ -58,7 +58,7 @@ __device__ __forceinline__ void meet(const Arguments& args, Signals* mine, unsig
   for (int r = 0; r < args.ranks; ++r) wait_for(&mine->arrived[r], call);
 }
 
-/// Where the sources are, and to which places the sum goes. After meet().
+/// Computes the addresses of the sources and of the destinations of the sum. Valid after meet().
 template <int kSources>
 __device__ __forceinline__ void find_parts(const char* (&source)[kSources], char* (&targets)[kMaxPeers],
                                            const Arguments& args, Signals* mine) {
@@ -75,10 +75,10 @@ __device__ __forceinline__ void find_parts(const char* (&source)[kSources], char
   if (args.shard) targets[0] = args.shard;
 }
 
-/// The last block to come here tells all ranks that this one is done, and waits until all ranks are. One thread of each
-/// block.
+/// Called by one thread of each block. In the last block, signals to all ranks that this rank is done, and waits for
+/// all ranks' signals.
 __device__ __forceinline__ void part_ways(const Arguments& args, Signals* mine, unsigned call) {
-  __threadfence_system();                  // the whole block's
+  __threadfence_system();                  // for the writes of the whole block
   if (atomicAdd(&mine->blocks, 1u) != gridDim.x - 1) return;
   mine->blocks = 0;
   __threadfence_system();
@@ -89,7 +89,7 @@ __device__ __forceinline__ void part_ways(const Arguments& args, Signals* mine, 
 
 template <class T>
 __device__ __forceinline__ void add_pack(float (&sum)[kVector<T>], const T* from) {
-  // load() takes fewer instructions, but has not been timed here, beside products on several GPUs.
+  // load() needs fewer instructions, but has not been timed here, in parallel to matrix products on several GPUs.
   const auto pack = load_pack<kVector<T>>(from);
   float part[kVector<T>];
 #pragma unroll
@@ -98,11 +98,12 @@ __device__ __forceinline__ void add_pack(float (&sum)[kVector<T>], const T* from
   for (int j = 0; j < kVector<T>; ++j) sum[j] += part[j];
 }
 
-/// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block
-/// b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in stage (p / gridDim.x) % stages.
+/// Adds the sources (this rank's part of all tensors, and the shard if it accumulates) and writes the sum to the shard,
+/// or to this part on all ranks. Block b processes pieces b, b + gridDim.x, ...; piece p of all sources uses stage
+/// (p / gridDim.x) % stages.
 template <class T, int kSources>
 __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_constant__ Arguments args) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // in other code it is empty, see peer_reduce_runs_here
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // otherwise empty, see peer_reduce_runs_here
   constexpr int kPiece = kSources <= 5 ? 8192 : 4096;
   constexpr int kStages =
       kSharedBytes / (kPiece * kSources) < kMaxStages ? kSharedBytes / (kPiece * kSources) : kMaxStages;
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
   __shared__ __align__(8) unsigned long long arrived[kStages];
   __shared__ char* targets[kMaxPeers];
   const int target_count = args.shard ? 1 : args.ranks;
-  const char* source[kSources];            // of the first thread
+  const char* source[kSources];            // set by the first thread
   Signals* mine = args.signals[args.rank];
   const unsigned call = *reinterpret_cast<volatile unsigned*>(&mine->call) + 1;
   const int64_t all = (args.bytes + kPiece - 1) / kPiece;
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     meet(args, mine, call);
     find_parts(source, targets, args, mine);
-    asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies see what the waits have made visible
+    asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies see the data that the waits made visible
     for (int64_t i = 0; i < pieces && i < kStages; ++i) fetch(i);
   }
   __syncthreads();
@@ -147,10 +148,10 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
       for (int k = 0; k < kSources; ++k) add_pack(sum, reinterpret_cast<const T*>(from + k * kPiece + at));
       for (int t = 0; t < target_count; ++t) store(reinterpret_cast<T*>(targets[t] + offset_of(i) + at), sum);
     }
-    __syncthreads();                       // the stage is read
+    __syncthreads();                       // all threads have read the stage
     if (threadIdx.x == 0 && i + kStages < pieces) fetch(i + kStages);
   }
-  __threadfence_system();                  // writes to other ranks, before the signal that they are there
+  __threadfence_system();                  // orders writes to other ranks before the signal
   __syncthreads();
   if (threadIdx.x == 0) part_ways(args, mine, call);
 #endif

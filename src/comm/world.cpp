@@ -1,4 +1,4 @@
-// Worlds: MPI's world of the process, and groups of its ranks.
+// Worlds: the MPI world of the process, and groups of its ranks.
 #include <mpi.h>
 #include <sched.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace blipft {
 
 namespace {
 
-// The ranks of `all` that give the same color, in the order of their keys.
+// Creates the communicator of the ranks that pass the same color, ordered by key.
 std::unique_ptr<World::Communicator> split_mpi(MPI_Comm all, int64_t color, int64_t key) {
   BLIPFT_CHECK(color >= 0 && color <= INT_MAX && key >= INT_MIN && key <= INT_MAX, "color ", color, ", key ", key);
   MPI_Comm group = MPI_COMM_NULL;
@@ -40,7 +40,7 @@ int64_t size_of(MPI_Comm group) {
   return size;
 }
 
-// The lowest rank of this rank's machine.
+// Returns the lowest rank on this rank's machine.
 int64_t first_rank_here() {
   MPI_Comm here = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type");
@@ -50,14 +50,14 @@ int64_t first_rank_here() {
   return first;
 }
 
-// Where a rank runs.
+// The machine and cores of a rank.
 struct RankPlace {
-  static constexpr int kSets = 8;                          // 8,192 cores: the kernel refuses a mask that is too short
+  static constexpr int kSets = 8;                          // 8,192 cores: the kernel rejects masks that are too short
   int64_t machine;
-  cpu_set_t cores[kSets];                                  // a scheduler may have bound each rank to its own
+  cpu_set_t cores[kSets];                                  // a scheduler may have bound each rank to different cores
 };
 
-// The same on all ranks.
+// Reduces `value` over all ranks of `group`; returns the result on each of them.
 template <class T>
 T reduced(T value, MPI_Datatype type, MPI_Op op, MPI_Comm group) {
   T result = value;
@@ -70,19 +70,19 @@ T reduced(T value, MPI_Datatype type, MPI_Op op, MPI_Comm group) {
 }  // namespace
 
 World::World(int* argc, char*** argv) {
-  // Ranks that wait would spin on their core. Where ranks have fewer cores than threads, as on a small machine or a
-  // shared node, the ones that compute then wait for a time slice at every collective: mpirun sets this when it knows
-  // of it, Slurm never does. With cores enough a yield returns at once. What the user set stays, unless ranks sleep:
-  // they never yield, because a sleeping rank has given its core away already (mpi_wait.h).
+  // By default MPI spins while it waits. If ranks have fewer cores than threads, as on a small machine or a shared
+  // node, the computing threads then wait for a time slice at every collective. mpirun sets this variable if it knows
+  // that; Slurm never does. With enough cores a yield returns at once. A value set by the user stays, unless ranks
+  // sleep: then they never yield, because a sleeping rank does not use its core (mpi_wait.h).
   setenv("OMPI_MCA_mpi_yield_when_idle", ranks_sleep() ? "0" : "1", ranks_sleep());
-  // For NCCL, and here because there are no other threads yet. Registering buffers while a collective is captured asks
-  // that all ranks capture it, but each decides by itself when it captures the step of a text shape; and the arena is not
-  // of the memory that registering would speed up.
+  // For NCCL, set here because no other threads exist yet. Registering buffers while a collective is captured requires
+  // that all ranks capture it, but each rank decides separately when to capture the step of a text shape. The arena's
+  // memory is also no memory that registering would speed up.
   for (const char* name : {"NCCL_GRAPH_REGISTER", "NCCL_LOCAL_REGISTER"}) setenv(name, "0", 0);
   int provided = 0;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   communicator_ = std::make_unique<Communicator>(MPI_COMM_WORLD);
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // groups inherit it
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // groups inherit the handler
   rank_ = rank_in(MPI_COMM_WORLD), size_ = size_of(MPI_COMM_WORLD);
   machine_ = first_rank_here();
   find_local_ranks();
@@ -197,7 +197,7 @@ std::vector<std::string> World::gather_texts(const std::string& text) const {
 }
 
 void World::abort(const std::string& message, int code) const {
-  int rank = 0, ranks = 0;                 // of all ranks, whichever group this is
+  int rank = 0, ranks = 0;                 // in the world of all ranks, even if this is a group
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   std::fprintf(stderr, "\nblipft: rank %d on %s: %s\n", rank, host().c_str(), message.c_str());
@@ -227,7 +227,7 @@ void World::agree(const std::string& message) const {
   throw AgreedError(concat(speaker, others > 0 ? more : "", ": ", text));
 }
 
-// The library's text is "Open MPI v4.1.4, package: ..., ident: ..." or has several lines.
+// The library's version text is "Open MPI v4.1.4, package: ..., ident: ..." or has several lines.
 std::string mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
