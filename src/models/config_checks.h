@@ -1,4 +1,4 @@
-// What no family's config.json may ask for.
+// Checks of config.json that apply to all model families.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace blipft {
 
-/// Fails where a model asks for dropout that there is no operation for, and the run does not turn all dropout off.
+/// Throws UserError if config.json sets a dropout that is not implemented, unless the run disables all dropout.
 inline void check_dropout(const std::string& file, const std::string& key, float found, bool dropout) {
   BLIPFT_USER_CHECK(found == 0 || !dropout, file, ": ", key, ": found ", found,
                     ", supported is 0; train.dropout=false turns all dropout off, this too");
 }
 
-/// Fails where the checkpoint's weights are quantised: they are no numbers that could be read.
+/// Throws UserError if the checkpoint's weights are quantized, because this program cannot read them.
 inline void refuse_quantised(const JsonFields& fields) {
   BLIPFT_USER_CHECK(!fields.has("quantization_config"), fields.file(), ": ", fields.prefix(),
                     "quantization_config: found ", fields.quote("quantization_config"),

@@ -1,4 +1,4 @@
-// Finding the family that a config.json names; see families.h.
+// Creates the model of the family that a config.json names; see families.h.
 #include <filesystem>
 
 #include "io/json_fields.h"

@@ -1,4 +1,4 @@
-// Layout of a unit's flat buffer; groups, units and counts of a model.
+// Implements the layout of a unit's flat buffer, and the groups, units and counts of a model.
 #include "blipft/model.h"
 
 #include <algorithm>

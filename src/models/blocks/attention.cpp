@@ -1,4 +1,4 @@
-// Attention, forward and backward; see attention.h.
+// Implements attention forward and backward; see attention.h.
 #include "models/blocks/attention.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ AttentionForward Attention::arguments(const StepContext& context, const LayerCal
   if (cross_) args.key_packing = call.memory_packing;
   else args.relative = call.relative;
   if (shape_.dropout) args.dropout = shape_.dropout.of(context, call);
-  args.dropout.packing = {};               // probabilities are numbered by sample, packed or not
+  args.dropout.packing = {};               // probabilities are numbered by sample, even if samples are packed
   if (args.dropout && shape_.texts) args.numbers = ProbabilityNumbers::independent_of_padding(shape_.heads);
   return args;
 }
@@ -40,14 +40,14 @@ Rotary Attention::rotary(const LayerCall& call, const MatrixView& heads, bool in
   return args;
 }
 
-// q and k lie side by side, as heads of one size: one pass over both.
+// q and k are adjacent columns, with heads of one size: one pass rotates both.
 void Attention::rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse, const Tensor& amax) const {
   Rotary args = rotary(call, MatrixView(qk).columns(0, shape_.q_width() + shape_.kv_width()), inverse);
   args.amax = amax;
   context.ops.rotary(args, context.stream);
 }
 
-// Where whole heads turn, the largest magnitude of q and k is found on the way; v is what nobody touches again.
+// If whole heads are rotated, the kernel also computes the largest magnitude of q and k; that of v needs another op.
 void Attention::rotate_back(const UnitBackward& pass, const LayerCall& call, const Tensor& dqkv) const {
   const bool whole = !cross_ && (shape_.rotary->rotated == 0 || shape_.rotary->rotated == shape_.head_size) && shape_.kv_width() % 8 == 0;
   const Tensor amax = whole ? from_rows_.gradient_amax(pass) : Tensor{};
@@ -88,7 +88,7 @@ void Attention::norms_backward(const UnitBackward& pass, const LayerCall& call, 
   }
 }
 
-// attention(q, k, v): all of `saved`.
+// Computes attention(q, k, v) and all of `saved`.
 void Attention::recompute(const UnitPass& pass, const LayerCall& call, Input input, SavedBlock& saved) const {
   const StepContext& context = pass.context;
   const DType type = input.x.dtype;
@@ -129,8 +129,8 @@ Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input inp
   return y;
 }
 
-// Keys as queries meet them, and values: out of `normed` where queries and keys have norms, else out of qkv, where those that turn
-// do so first.
+// Caches values, and keys as attention reads them: from `normed` if queries and keys have norms, else from qkv, whose
+// rotary part is rotated first.
 void Attention::write_cache(const StepContext& context, const LayerCall& call, const Tensor& normed, const Tensor& qkv) const {
   const int64_t q = shape_.q_width(), kv = shape_.kv_width();
   CacheWrite args{.k = MatrixView(normed ? normed : qkv).columns(q, kv), .v = MatrixView(qkv).columns(q + kv, kv),
@@ -158,7 +158,8 @@ AttentionDecode Attention::decode_arguments(const LayerCall& call, const MatrixV
   return args;
 }
 
-// One row of each slot, which sees what the cache holds of its text, itself too, or of its memory: [S, N D], the caller's.
+// One row of each slot attends to the cached rows of its text, itself included, or of its memory. Returns [S, N D],
+// which the caller must give back.
 Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const {
   const StepContext& context = pass.context;
   const DType type = input.x.dtype;
@@ -186,8 +187,8 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   const Tensor dqkv = take(context, "gradients of qkv", type, {rows, from_rows_.out});
   const Tensor dkv = cross_ ? take(context, "gradients of qkv", type, {call.memory.rows(), key_value_.out}) : Tensor{};
   const int64_t keys = cross_ ? call.memory_tokens : t;
-  // Attention sums the columns of q, k and v where they are one matrix, and as its products left them: biases of q and k
-  // are added before norm and rotation.
+  // Attention can sum the columns of q, k and v for the bias gradient only if they are one matrix that norm
+  // and rotation have not changed, because biases of q and k are added before these.
   const bool as_made = !cross_ && !shape_.rotary && !shape_.q_norm;
   const BiasGradient bias = as_made ? from_rows_.bias_gradient(pass) : BiasGradient{};
   Tensor qk, rstd[2];
@@ -214,7 +215,7 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   return result;
 }
 
-// How rows of the memory belong to samples, for adapters.
+// Returns how rows of the memory belong to samples, for adapters.
 Dropout Attention::memory_rows(const UnitPass& pass, const LayerCall& call) const {
   Dropout rows = pass.rows;
   rows.rows_per_sample = call.memory_tokens;
@@ -222,7 +223,7 @@ Dropout Attention::memory_rows(const UnitPass& pass, const LayerCall& call) cons
   return rows;
 }
 
-// Takes dkv [B * P, 2 K D] over.
+// Takes ownership of dkv [B * P, 2 K D].
 void Attention::memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const {
   const Dropout of_layer = std::exchange(pass.rows, memory_rows(pass, call));
   key_value_.weight_gradient(pass, dkv, call.memory, {}, Fp8Seen::same);
@@ -234,7 +235,7 @@ void Attention::memory_backward(UnitBackward& pass, const LayerCall& call, Tenso
   leave(pass, key_value_, dkv);
 }
 
-// Of causal attention half of q k^T and of the product with v; of a window what lies in it.
+// Causal attention counts half of q k^T and of the product with v; a window counts the part inside of the window.
 Block::Flops Attention::forward_flops(int64_t batch, double tokens, double memory_tokens) const {
   const double rows = static_cast<double>(batch) * tokens, keys = cross_ ? memory_tokens : tokens;
   Flops flops;

@@ -1,8 +1,8 @@
-// Attention: of a stack's rows among themselves, or to a memory (cross attention), with grouped heads, causal or not,
-// within a window or not, with rotary positions or without, with norms of queries and keys or without.
+// Attention: self attention of a stack's rows, or cross attention to a memory. Options: grouped heads, causal mask,
+// window, rotary positions, norms of queries and keys.
 //
-// Norms of queries and keys stand before the rotation. What is saved is what they read, q and k as their products made
-// them; backward norms and turns them again, which costs memory for one tensor of a layer, not of all.
+// Norms of queries and keys precede the rotation. Forward saves their input: q and k as the linear layer computed them.
+// Backward recomputes norm and rotation, which costs memory for a tensor of one layer instead of all layers.
 //
 // Dimension legend: as in block.h; N heads of queries and K heads of keys and values of size D.
 #pragma once
@@ -16,13 +16,13 @@
 
 namespace blipft {
 
-/// Radians from one position to the next, [rotated / 2].
+/// Rotation in radians per position, [rotated / 2].
 using RotaryFrequencies = std::array<float, Rotary::kMostFrequencies>;
 
 /// Rotary positions of a layer, see Rotary.
 struct RotaryPositions {
   RotaryFrequencies frequencies{};
-  int64_t rotated = 0;                     ///< elements of a head that turn; 0: all
+  int64_t rotated = 0;                     ///< rotated elements of a head; 0: all
   float magnitude = 1;
 };
 
@@ -31,18 +31,18 @@ class Attention : public Block {
   struct Shape {
     int64_t heads = 0, kv_heads = 0, head_size = 0;
     bool causal = false;
-    DropoutSite dropout;                   ///< of the probabilities
-    bool texts = false;                    ///< rows or memory are texts, whose padding must change no dropout mask
+    DropoutSite dropout;                   ///< of the attention probabilities
+    bool texts = false;                    ///< rows or memory are texts, whose padding must not change dropout masks
     std::optional<RotaryPositions> rotary; ///< of queries and keys
-    float scale = 0;                       ///< of the scores; 0: 1 / sqrt(D)
-    int64_t window = 0;                    ///< keys that a query sees, see AttentionForward; 0: all
-    float cap = 0;                         ///< of the scores; 0: none
-    std::optional<Norm> q_norm, k_norm;    ///< both or none; of each head, or of all heads at once: Norm::size says it
+    float scale = 0;                       ///< factor of the scores; 0: 1 / sqrt(D)
+    int64_t window = 0;                    ///< number of keys that a query attends to, see AttentionForward; 0: all
+    float cap = 0;                         ///< cap of the scores; 0: none
+    std::optional<Norm> q_norm, k_norm;    ///< both or none; Norm::size tells if they are per head or over all heads
     int64_t q_width() const { return heads * head_size; }
     int64_t kv_width() const { return kv_heads * head_size; }
   };
 
-  /// Self attention: qkv [N D + 2 K D, H], queries, keys and values in this order; output [H, N D].
+  /// Self attention: qkv [N D + 2 K D, H] with queries, keys and values in this order; output [H, N D].
   Attention(const Unit& unit, const Shape& shape, LinearLayer qkv, LinearLayer output)
       : Block(unit), shape_(shape), from_rows_(std::move(qkv)), output_(std::move(output)) {}
   /// Cross attention: query [N D, H], key_value [2 K D, E], output [H, N D].
@@ -62,22 +62,22 @@ class Attention : public Block {
   int64_t memory_width() const override { return cross_ ? shape_.kv_width() : 0; }
 
  private:
-  /// `qk` [M, N D + K D] stands for the first columns of saved.qkv where queries and keys are normed.
+  /// `qk` [M, N D + K D] replaces the first columns of saved.qkv if queries and keys have norms.
   AttentionForward arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved,
                              const Tensor& qk) const;
   Rotary rotary(const LayerCall& call, const MatrixView& heads, bool inverse) const;
   void rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse, const Tensor& amax = {}) const;
   void rotate_back(const UnitBackward& pass, const LayerCall& call, const Tensor& dqkv) const;
-  /// Queries and keys as attention reads them [M, N D + K D], fresh, out of what the product made.
+  /// Computes queries and keys as attention reads them from the linear layer's output: a new tensor [M, N D + K D].
   Tensor normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const;
-  /// Their gradient, in place in dqkv, becomes that of what the product made.
+  /// Replaces their gradient in dqkv by the gradient of the linear layer's output.
   void norms_backward(const UnitBackward& pass, const LayerCall& call, const Tensor& qkv, const Tensor rstd[2],
                       const Tensor& dqkv) const;
   Dropout memory_rows(const UnitPass& pass, const LayerCall& call) const;
   void memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const;
   void write_cache(const StepContext& context, const LayerCall& call, const Tensor& normed, const Tensor& qkv) const;
   void write_memory_cache(const StepContext& context, const LayerCall& call, const Tensor& kv) const;
-  float scale() const;                     // of the scores
+  float scale() const;                     // factor of the scores
   AttentionDecode decode_arguments(const LayerCall& call, const MatrixView& q, const Tensor& out) const;
   Tensor attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const;
 

@@ -1,4 +1,4 @@
-// What all blocks share; see block.h.
+// Implements the common part of all blocks; see block.h.
 #include "models/blocks/block.h"
 
 namespace blipft {
@@ -15,7 +15,7 @@ void leave(UnitBackward& pass, const LinearLayer& reader, Tensor tensor) {
 Block::InputGradient Block::input_gradient(UnitBackward& pass, const OutputGradient& incoming, Tensor of_first,
                                            const BiasGradient& bias) const {
   InputGradient result;
-  // Asked for before the input's gradient, the weight's runs beside it.
+  // If requested before the input's gradient, the weight gradient runs in parallel to it.
   if (incoming.input) first().weight_gradient(pass, of_first, incoming.input, bias, incoming.input_seen);
   result.dx = take(pass.context, "gradients", of_first.dtype, {of_first.rows(), first().in});
   first().input_gradient(pass, {.dy = of_first, .add = incoming.add, .dx = result.dx});

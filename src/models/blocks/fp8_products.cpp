@@ -1,4 +1,4 @@
-// The choice of products in fp8, and the codes of weights; see fp8_products.h.
+// Chooses the products in fp8 and quantizes their factors; see fp8_products.h.
 #include "blipft/fp8_products.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace blipft {
 
 namespace {
 
-// The whole name of the first module, and how the others differ from it: they are one layer's.
+// Returns the full name of the first module and the last parts of the others, which belong to the same layer.
 std::string name_of(const WeightMatrix& matrix) {
   std::string name;
   for (const std::string& module : matrix.modules) name += name.empty() ? module : concat(", ", module.substr(module.rfind('.') + 1));
@@ -29,13 +29,13 @@ Fp8Products::Choice choice_of(const WeightMatrix& matrix, const Fp8Settings& set
   return matrix.in * matrix.out < settings.least_size * (matrix.in + matrix.out) ? Choice::small : Choice::fp8;
 }
 
-/// Of an array that has one for each factor.
+/// Returns the element of an array with one element per factor.
 template <class Array>
 auto& at(Array& of_factors, Fp8Factor factor) {
   return of_factors[static_cast<size_t>(factor)];
 }
 
-/// Where another input comes: whose backward will be first is not known.
+/// Gives the kept input back if the matrix meets another input: the order of their backwards is unknown.
 void drop_input(const StepContext& context, Fp8Products::Matrix& matrix) {
   if (std::exchange(matrix.input, Fp8Products::Input::none) == Fp8Products::Input::kept)
     context.arena.give(std::exchange(matrix.input_codes, {}));
@@ -84,7 +84,7 @@ void Fp8Products::begin_pass() {
   noting_ = ready_ = false;
 }
 
-// The codes of a weight stay for the pass, and so do its magnitude and scale.
+// Quantized weights stay for the whole pass, and so do their magnitudes and scales.
 void Fp8Products::begin_micro_batch(Device& device, Stream stream) {
   if (!words_) return;
   const int64_t of_weights = ready_ ? words_.numel() / kFp8Factors : 0;

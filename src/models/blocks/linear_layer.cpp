@@ -1,4 +1,4 @@
-// LinearLayer and the side stream of weight gradients; see linear_layer.h.
+// Implements LinearLayer and the side stream of weight gradients; see linear_layer.h.
 #include "models/blocks/linear_layer.h"
 
 namespace blipft {
@@ -86,7 +86,7 @@ Fp8Matrix LinearLayer::stored_codes(const UnitPass& pass) const {
   return found;
 }
 
-// Products that take no fp8. Where the weight is in codes alone, they are decoded for this one.
+// For products that do not use fp8. If the weight is stored only in fp8, it is decoded for this product.
 template <class Product>
 void LinearLayer::in_compute_dtype(const UnitPass& pass, Product product) const {
   const Fp8Matrix stored = stored_codes(pass);
@@ -98,7 +98,7 @@ void LinearLayer::in_compute_dtype(const UnitPass& pass, Product product) const 
   arena.give(values);
 }
 
-// The product alone: with the weight as it is stored where it is left so. No activation, then.
+// Computes the product without activation, with the weight as it is stored if the unit was acquired so.
 void LinearLayer::multiply(const UnitPass& pass, LinearForward args, Fp8Seen later) const {
   args.bias = b(pass.flat);
   if (pass.coded) {
@@ -131,7 +131,8 @@ void LinearLayer::forward(const UnitPass& pass, LinearForward args, Fp8Seen late
   const Activation activation = std::exchange(args.activation, Activation::none);
   const MatrixView y = args.y;
   if (args.pre_activation) args.y = std::exchange(args.pre_activation, {});
-  // Written first where it has all columns: the layer's own product reads it while it computes, and not a pass of its own.
+  // An adapter that covers all columns runs first: the layer's product then adds its output as a residual, without a
+  // separate pass.
   const bool first = adapters.size() == 1 && !args.residual && adapters[0].part.count == out && adapters[0].adapter->covers(out);
   if (first) {
     adapters[0].adapter->forward(pass, args.x, {}, args.y);
@@ -168,7 +169,7 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
       args.w = values;
       context.ops.linear_backward_input(args, context.stream);
     });
-  // Where no weight gradient reads it, dy need not stay as it is: its codes serve this product alone.
+  // If no weight gradient reads dy, dy may change after this product, so its quantized values serve only this product.
   const Fp8Codes own = trained(pass) ? Fp8Codes{}
                                      : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::dy, args.dy, Fp8Seen::never,
                                                          Fp8Layouts::codes, context.stream);

@@ -1,28 +1,30 @@
-// LinearLayer: the one block through which models multiply, y = act(W x + b) + residual. Nothing else in models/ calls
-// the linear ops.
+// LinearLayer: the product through which models multiply by weights, y = act(W x + b) + residual. In models/, only it
+// and its adapters call the linear ops.
 //
-//   forward()          one op, with bias, activation and residual fused as the caller asks
-//   input_gradient()   one op, with an addend, the derivative of the activation that made x, and the bias gradient of
-//                      the layer before it fused as the caller asks
-//   weight_gradient()  dW and, where nobody has summed them yet, db
+//   forward()          one op, with bias, activation and residual fused as the caller requests
+//   input_gradient()   one op, optionally fused with an addend, the derivative of the activation that computed x,
+//                      and the bias gradient of the layer before this one
+//   weight_gradient()  dW, and db unless it has been summed already
 //
-// Weight gradients: nothing later in backward reads them, so they run in the side stream, beside the chain of input
-// gradients. They may be asked for before or after the same layer's input gradient: before lets both run at once.
+// Weight gradients run in the side stream, in parallel to the chain of input gradients, because nothing later in
+// backward reads them. Callers may request them before the same layer's input gradient, which lets both overlap, or
+// after it.
 //
-// Bias gradients are column sums of dy, and cost least where dy is written. So whoever writes dy (the layer above, a
-// norm, attention) is handed the layer's BiasGradient, and weight_gradient() is told what it was: nothing (it sums
-// itself), the unit's own gradient (nothing is left to do), or sums made ahead of it (it moves them there).
+// Bias gradients are column sums of dy, and cost least in the kernel that writes dy. So the writer of dy (the next
+// layer, a norm, attention) gets the layer's BiasGradient, and weight_gradient() gets the same object: absent (it
+// computes the sums), the unit's own gradient (nothing is left to do), or sums in separate memory (it moves them).
 //
-// Packed layers over one input (q, k, v; gate, up) are one weight whose rows are the parts, one behind the other, of
-// any widths; y and dy have the parts as ranges of columns.
+// Packed layers over one input (q, k, v; gate, up) are one weight whose rows are the parts, in sequence, of any widths;
+// y and dy have the parts as ranges of columns.
 //
-// Products in fp8 (Fp8Products): the layer casts x, dy and the weight right before it multiplies, dy once for both of its
-// gradients; a weight that is stored in fp8 is taken as it is. Adapters stay in the compute dtype, and whatever else reads x and dy.
+// Products in fp8 (Fp8Products): the layer casts x, dy and the weight right before it multiplies; one cast of dy serves
+// both gradients. A weight that is stored in fp8 is used as it is. Adapters, and everything else that reads x and dy,
+// use the compute dtype.
 //
 // Adapters (LinearAdapter) add to the product of the whole layer or of one part, before the activation. In backward
-// they write dx first and the layer adds to it, so that what is fused into input_gradient() stays as it is; in forward
-// an activation becomes an op of its own. They take x from the caller, not from memory of their own: recomputation and
-// chunks of rows need no thought. A frozen layer without adapters does not read x: see needs_input().
+// they write dx first and the layer adds to it, so that input_gradient() keeps its fused operations; in forward the
+// activation becomes a separate op. They get x from the caller and do not save it, so recomputation and chunks of rows
+// need no special code. A frozen layer without adapters does not read x: see needs_input().
 #pragma once
 
 #include <cstdint>
@@ -37,49 +39,49 @@
 
 namespace blipft {
 
-/// One use of a unit, and of the adapters beside it.
+/// One use of a unit, and of the unit with its adapters.
 struct UnitPass {
   const StepContext& context;
   UnitWeights flat;                        ///< the unit's parameters
-  Tensor adapter;                          ///< those of the unit beside it; absent: none
-  Dropout rows;                            ///< how rows belong to samples, for adapters: a Dropout without p and site
+  Tensor adapter;                          ///< parameters of its adapters; absent: no adapters
+  Dropout rows;                            ///< assigns rows to samples, for adapters: a Dropout without p and site
   const Unit* unit = nullptr;
-  const Unit* coded = nullptr;             ///< the unit, where matrices that are stored as codes are multiplied so
-  bool again = false;                      ///< what forward has computed is computed again
-  bool keeps = false;                      ///< its backward comes: codes of inputs may stay for it
+  const Unit* coded = nullptr;             ///< equals `unit` if its quantized matrices are multiplied as stored
+  bool again = false;                      ///< true in a recomputation
+  bool keeps = false;                      ///< its backward follows: quantized inputs may be kept for it
 };
 
-/// Brackets of a unit together with the adapters beside it. `rows`: of what its layers will multiply in forward, where that
-/// is known and nothing else reads their weights: few enough are multiplied with codes as they are stored.
+/// Acquire and release a unit together with its adapters. `rows`: number of rows that its layers multiply in forward,
+/// if known and if nothing else reads their weights. Few rows are multiplied by quantized weights as they are stored.
 UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows = 0);
 void release(const StepContext& context, const Unit& unit);
 
-/// Where the gradients of a unit, and of the adapters beside it, go; those of what is frozen are absent.
+/// The gradient buffers of a unit and of its adapters; absent if frozen.
 struct UnitGradients {
   std::optional<UnitGradient> own, adapter;
 };
 UnitGradients gradients(const StepContext& context, const Unit& unit);
 void publish(const StepContext& context, const Unit& unit);
 
-/// A request to whoever writes the gradient dy [M, out] of a linear layer's output: to sum its columns into this too.
-/// Absent where the layer has no bias or is frozen.
+/// A request to the writer of the gradient dy [M, out] of a linear layer's output: also sum the columns of dy into
+/// `sums`. Absent if the layer has no bias or is frozen.
 struct BiasGradient {
   Tensor sums;                             ///< [out]
-  bool accumulate = false;                 ///< the sums are added to what is there
-  bool ahead = false;                      ///< f32 memory of its own, made before the unit's gradient can be asked for
+  bool accumulate = false;                 ///< add to the existing sums
+  bool ahead = false;                      ///< separate f32 memory, used before the unit's gradient can be requested
   explicit operator bool() const { return static_cast<bool>(sums); }
 };
 
 class LinearAdapter;
 
-/// Backward of one use of a unit: where its gradients go, and the side stream in which weights' are computed. What they
-/// read stays until join().
+/// The backward of one use of a unit: its gradients, and the side stream that computes weight gradients. Tensors that
+/// these read stay until join().
 class UnitBackward : public UnitPass {
  public:
-  /// main: in the compute stream, for callers that write dy or x anew before a join.
+  /// main: the compute stream, for callers that overwrite dy or x before a join.
   enum class WeightStream { side, main };
 
-  /// `later_rows`: earlier rows of the same use have had their backward; this one adds to their gradients.
+  /// `later_rows`: earlier rows of the same use had their backward; this one adds to their gradients.
   UnitBackward(const UnitPass& pass, const UnitGradients& gradients, WeightStream weight_stream = WeightStream::side,
                bool later_rows = false)
       : UnitPass(pass), gradients_(gradients), weight_stream_(weight_stream), later_rows_(later_rows) {}
@@ -90,25 +92,25 @@ class UnitBackward : public UnitPass {
   bool later_rows() const { return later_rows_; }
   bool accumulate() const { return later_rows_ || (gradients_.own && gradients_.own->accumulate); }
   bool accumulate_adapter() const { return later_rows_ || (gradients_.adapter && gradients_.adapter->accumulate); }
-  /// Of the parameter at `offset`; absent when frozen.
+  /// Returns the gradient of the parameter at `offset`; absent if frozen.
   Tensor gradient(int64_t offset, const Shape& shape) const {
     return gradients_.own ? gradients_.own->flat.part(offset, shape) : Tensor{};
   }
-  /// Of the adapter's parameter at `offset` of the unit beside.
+  /// Returns the gradient of the parameter at `offset` in the adapters' unit; absent if frozen.
   Tensor adapter_gradient(int64_t offset, const Shape& shape) const {
     return gradients_.adapter ? gradients_.adapter->flat.part(offset, shape) : Tensor{};
   }
-  /// Where weight gradients run. What the main stream holds by now comes before what is enqueued there next.
+  /// Returns the stream of weight gradients, after making it wait for all work enqueued in the main stream so far.
   Stream weight_stream();
-  /// Gives `tensor` back at join(); absent tensors are fine.
+  /// Gives `tensor` back at join(); ignores absent tensors.
   void keep(Tensor tensor);
-  /// The main stream waits for the weight gradients; what was kept is given back. Called before the object ends.
+  /// Makes the main stream wait for the weight gradients, and gives kept tensors back. Call it before destruction.
   void join();
 
-  /// LinearAdapter::reduce() of this backward, called at the first request.
+  /// Returns LinearAdapter::reduce() of this backward, computed at the first request.
   Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
-  /// The gradient of the output of the trained layer whose weight is at `weight` in fp8, in both layouts, made at the first
-  /// request in the main stream. dy stays as it is until join().
+  /// Returns dy, the output's gradient of the trained layer with its weight at `weight`, in fp8 in both layouts. The
+  /// first request casts it in the main stream. dy must stay unchanged until join().
   const Fp8Codes& in_fp8(const MatrixView& dy, int64_t weight);
   void keep(const Fp8Codes& codes) {
     each_taken(codes, [&](const Tensor& tensor) { keep(tensor); });
@@ -124,70 +126,71 @@ class UnitBackward : public UnitPass {
   std::vector<std::pair<MatrixView, Fp8Codes>> in_fp8_;
 };
 
-/// What is added to a linear layer's product, such as a product of low rank: y += B (A x), A [r, in], B [part, r].
-/// Columns of y and dy are those of the part that the adapter is attached to, and lie in wider matrices.
+/// An addition f to a linear layer's product, such as a low-rank product: y += B (A x), A [r, in], B [part, r].
+/// Columns of y and dy are the columns of the part with the adapter, in wider matrices.
 class LinearAdapter {
  public:
   virtual ~LinearAdapter() = default;
-  /// Whether f has all of so many columns; those that it lacks are zero.
+  /// Returns true if f computes all of `columns` columns; the columns that it does not compute are zero.
   virtual bool covers(int64_t columns) const = 0;
-  /// y [M, part] = add + f(x), x [M, in], in the main stream. `add` is y, or absent where f covers the part.
+  /// y [M, part] = add + f(x), x [M, in], in the main stream. `add` is y, or absent if f covers the part.
   virtual void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& add, const MatrixView& y) const = 0;
-  /// What the gradients of the input and of the parameters share, such as dy B [M, r]: computed once in the main
-  /// stream, taken from the arena, given back by the pass. May be absent.
+  /// Returns the intermediate result that the gradients of input and parameters share, such as dy B [M, r]. It is
+  /// computed once in the main stream; the pass gives it back to the arena. May be absent.
   virtual Tensor reduce(UnitBackward& pass, const MatrixView& dy) const = 0;
-  /// dx [M, in] = add + the adapter's part of the input's gradient, in the main stream. `add` is absent, dx or another.
+  /// dx [M, in] = add + the adapter's share of the input's gradient, in the main stream. `add` may be absent, dx or
+  /// another.
   virtual void input_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced, const MatrixView& add,
                               const MatrixView& dx) const = 0;
-  /// Gradients of the adapter's own parameters, in pass.weight_stream().
+  /// Computes gradients of the adapter's own parameters, in pass.weight_stream().
   virtual void weight_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced,
                                const MatrixView& x) const = 0;
 };
 
-/// Outputs of a packed layer that belong together: rows of its weight, columns of y and dy.
+/// Outputs of one module in a packed layer: rows of its weight, columns of y and dy.
 struct LinearPart {
   int64_t first = 0, count = 0;
-  RowOrder rows = {};                      ///< of its weight in files
+  RowOrder rows = {};                      ///< order of the weight's rows in files
 };
 
 class LinearLayer {
  public:
   int64_t in = 0, out = 0;
-  int64_t weight = -1, bias = -1;          ///< offsets in the unit's flat buffer of [out, in] and [out]; -1: no bias
-  std::vector<LinearPart> parts;           ///< of a packed layer
+  int64_t weight = -1, bias = -1;          ///< offsets of [out, in] and [out] in the unit's flat buffer; -1: no bias
+  std::vector<LinearPart> parts;           ///< parts of a packed layer
 
   /// Adds `adapter` to all outputs, or to those of one part.
   void attach(std::shared_ptr<const LinearAdapter> adapter) { attach(std::move(adapter), {0, out}); }
   void attach(std::shared_ptr<const LinearAdapter> adapter, LinearPart to);
 
-  /// `args` without w and bias. `later`: what weight_gradient() will be told of args.x.
+  /// `args` without w and bias. `later`: relation of args.x to the x that weight_gradient() will get.
   void forward(const UnitPass& pass, LinearForward args, Fp8Seen later = Fp8Seen::alike) const;
 
-  /// Whether weight_gradient() will read x. A caller that holds x for nothing else need not keep it, or compute it
-  /// again, when not.
+  /// Returns true if weight_gradient() will read x. If not, a caller that needs x for nothing else need not keep or
+  /// recompute it.
   bool needs_input(const UnitBackward& pass) const { return has_weight_gradient(pass) && !keeps_input(pass); }
-  /// The same during forward, after forward().
+  /// needs_input() for use in forward, after forward().
   bool needs_input(const UnitPass& pass) const {
     return (pass.unit->trainable || !adapters.empty()) && !keeps_input(pass);
   }
-  /// Whether weight_gradient() will read dy.
+  /// Returns true if weight_gradient() will read dy.
   bool has_weight_gradient(const UnitBackward& pass) const { return trained(pass) || !adapters.empty(); }
-  /// What the producers of x in forward, and of dy in backward, are handed where the layer casts what they write, as they write
-  /// it: f32 [1], to raise to the largest magnitude; absent: not wanted. See Fp8Products::amax().
+  /// Returns f32 [1] for the writer of x in forward, or of dy in backward, which must raise it to the largest magnitude
+  /// that it writes, if the layer casts that tensor unchanged; absent: not needed. See Fp8Products::amax().
   Tensor input_amax(const UnitPass& pass) const { return amax(pass.context, *pass.unit, Fp8Factor::x); }
   Tensor gradient_amax(const UnitPass& pass) const { return gradient_amax(pass.context, *pass.unit); }
-  /// The same for a producer in the backward of another unit, which comes before `unit`'s.
+  /// gradient_amax() for a writer in the backward of another unit, which precedes `unit`'s backward.
   Tensor gradient_amax(const StepContext& context, const Unit& unit) const { return amax(context, unit, Fp8Factor::dy); }
-  /// What the producer of dy is handed, within this unit's backward.
+  /// Returns the request to the writer of dy, within this unit's backward.
   BiasGradient bias_gradient(const UnitBackward& pass) const;
-  /// The same for a producer in the backward of another unit, which comes before `unit`'s. Takes memory that
+  /// bias_gradient() for a writer in the backward of another unit, which precedes `unit`'s backward. Takes memory that
   /// weight_gradient() gives back.
   BiasGradient bias_gradient_ahead(const StepContext& context, const Unit& unit) const;
-  /// `args` without w. dx must not be dy.
+  /// `args` without w. dx must differ from dy.
   void input_gradient(UnitBackward& pass, LinearBackwardInput args) const;
-  /// dy [M, out] and x [M, in], both written in the main stream by now and unchanged until join(). `summed` is what the
-  /// producer of dy was handed. x may be absent where needs_input() says no. `seen`: whether it has the bits that forward()
-  /// multiplied.
+  /// dy [M, out] and x [M, in]: both already written in the main stream and unchanged until join(). `summed` is the
+  /// request that the writer of dy got. x may be absent if needs_input() returns false. `seen`: whether x has the same
+  /// bits as in forward().
   void weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x, const BiasGradient& summed = {},
                        Fp8Seen seen = Fp8Seen::alike) const;
 
@@ -203,35 +206,35 @@ class LinearLayer {
     return in_fp8(pass) && pass.context.fp8->keeps_input(*pass.unit, weight) && adapters.empty();
   }
   bool trained(const UnitBackward& pass) const { return pass.trained(); }
-  /// Whether the products of this layer take their factors in fp8.
+  /// Returns true if the products of this layer run in fp8.
   bool in_fp8(const UnitPass& pass) const {
     return pass.context.fp8 && pass.unit && pass.context.fp8->takes(*pass.unit, weight);
   }
   Tensor amax(const StepContext& context, const Unit& unit, Fp8Factor factor) const {
     return context.fp8 && context.fp8->takes(unit, weight) ? context.fp8->amax(unit, weight, factor) : Tensor{};
   }
-  /// The weight as it is stored, [out, in], where the unit was acquired so: in a step with products in fp8.
+  /// Returns the weight as it is stored in fp8, [out, in], if the unit was acquired so, in a step with fp8 products.
   Fp8Matrix stored_codes(const UnitPass& pass) const;
-  /// Calls `product` with the weight in the compute dtype, which is there until it returns.
+  /// Calls `product` with the weight in the compute dtype, which is valid until `product` returns.
   template <class Product>
   void in_compute_dtype(const UnitPass& pass, Product product) const;
   Tensor w(const UnitWeights& flat) const { return flat.part(weight, {out, in}); }
   Tensor b(const UnitWeights& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
 };
 
-/// Adds "<name>.weight" and, if wanted, "<name>.bias" to the unit.
+/// Adds "<name>.weight" and, if `bias` is true, "<name>.bias" to the unit.
 LinearLayer add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std);
-/// One of several linear layers over one input.
+/// One of several linear layers with the same input.
 struct PackedLinear {
   std::string name;
   int64_t out = 0;
-  float init_std = 0;                      ///< 0: that of all of them
-  RowOrder rows = {};                      ///< of weight and bias in files
+  float init_std = 0;                      ///< 0: use the common init_std
+  RowOrder rows = {};                      ///< order of the rows of weight and bias in files
 };
-/// Adds the weights of several linear layers over one input as one matrix, then their biases as one vector.
+/// Adds the weights of several linear layers with the same input as one matrix, then their biases as one vector.
 LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,
                               float init_std);
-/// The same for layers of equal width.
+/// add_packed_linear() for layers of equal width.
 LinearLayer add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each,
                               bool bias, float init_std);
 

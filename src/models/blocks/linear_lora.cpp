@@ -1,4 +1,4 @@
-// LoRA; see linear_lora.h.
+// Implements LoRA; see linear_lora.h.
 #include "models/blocks/linear_lora.h"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ void Lora::input_gradient(UnitBackward& pass, const MatrixView&, const Tensor& r
   context.arena.give(through);
 }
 
-// dB (+)= dy^T h and dA (+)= dh^T dropout(x), h and the mask computed again.
+// dB (+)= dy^T h and dA (+)= dh^T dropout(x); recomputes h and dropout(x).
 void Lora::weight_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced, const MatrixView& x) const {
   const StepContext& context = pass.context;
   const Stream stream = pass.weight_stream();
@@ -100,14 +100,14 @@ bool names_module(const std::string& end, const std::string& module) { return mo
 
 namespace {
 
-constexpr uint32_t kAdapterSites = 1u << 20;  // dropout sites, one for each layer that has an adapter
+constexpr uint32_t kAdapterSites = 1u << 20;  // dropout sites, one for each layer with an adapter
 
 struct Kind {
   const char* name;
-  std::vector<std::string> modules;        // last parts of their names
+  std::vector<std::string> modules;        // last parts of module names
 };
 
-// What the language models of the families call their layers.
+// Returns the names of linear layers in the families' language models, by kind.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> table = {
       {"q", {"q_proj", "q"}}, {"k", {"k_proj", "k"}}, {"v", {"v_proj", "v"}}, {"o", {"o_proj", "out_proj", "o"}},
@@ -126,7 +126,7 @@ bool LoraBuilder::is_target(const std::string& module) {
   const std::string last = last_part(module);
   known_.insert(last);
   bool found = false;
-  // Where one matrix makes queries, keys and values, all three of them name it together.
+  // A fused qkv matrix is a target only if q, k and v are all targets.
   const std::vector<std::string>& asked = settings_.targets;
   if (last == "qkv_proj" && module.starts_with(language_) &&
       std::all_of(kFused.begin(), kFused.end(),
@@ -151,7 +151,7 @@ void LoraBuilder::attach(Unit& unit, const std::vector<Layer>& layers) {
   for (const Layer& layer : layers) attach(layer, unit);
 }
 
-// A is PEFT's kaiming_uniform_(a = sqrt 5): uniform within 1 / sqrt(in). B is zero.
+// A is initialized like PEFT's kaiming_uniform_(a = sqrt 5): uniform within 1 / sqrt(in). B is zero.
 void LoraBuilder::attach(const Layer& layer, Unit& unit) {
   LinearLayer& linear = *layer.linear;
   BLIPFT_CHECK(layer.modules.size() == linear.parts.size(), layer.modules.size(), " names of ", linear.parts.size(),

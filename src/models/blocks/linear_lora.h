@@ -1,9 +1,9 @@
 // LoRA (Hu et al. 2021): y += (alpha / r) B A dropout(x), A [r, in] and B [out, r] trained, the layer's weight frozen.
 //
-// Layers over one input (q, k, v; gate, up) share the product with A: theirs lie one behind the other in the unit
-// beside the layer's, [parts * r, in], and so they share a dropout mask, where PEFT draws one for each.
+// Layers with the same input (q, k, v; gate, up) share the product with A: their A are consecutive in the adapters'
+// unit, [parts * r, in]. So they share a dropout mask, whereas PEFT draws one mask for each layer.
 //
-// Dimension legend: M rows, P parts that have an adapter, r rank.
+// Dimension legend: M rows, P parts with an adapter, r rank.
 #pragma once
 
 #include <functional>
@@ -20,13 +20,13 @@ class Lora final : public LinearAdapter {
  public:
   struct Part {
     LinearPart outputs;                    ///< of the layer
-    int64_t b = -1;                        ///< B [count, r], in the adapters' flat buffer
+    int64_t b = -1;                        ///< offset of B [count, r] in the adapters' flat buffer
   };
   int64_t in = 0, rank = 0;
   float scale = 1;
   float dropout = 0;
   uint32_t dropout_site = 0;
-  int64_t a = -1;                          ///< [P * r, in], in the adapters' flat buffer
+  int64_t a = -1;                          ///< offset of [P * r, in] in the adapters' flat buffer
   std::vector<Part> parts;
 
   bool covers(int64_t columns) const override;
@@ -45,27 +45,27 @@ class Lora final : public LinearAdapter {
     return wide.columns(static_cast<int64_t>(part) * rank, rank);
   }
   Dropout mask(const UnitPass& pass) const;
-  /// x through the dropout, where there is one: memory from the arena that the caller gives back.
+  /// Returns dropout(x), which the caller must give back; absent if there is no dropout.
   Tensor dropped(const UnitPass& pass, const MatrixView& x, Stream stream) const;
 };
 
-/// Gives a model's linear layers the adapters that the settings ask for.
+/// Adds the adapters that the settings request to a model's linear layers.
 class LoraBuilder {
  public:
-  /// A linear layer and the names of its parts' modules.
+  /// A linear layer and the module names of its parts.
   struct Layer {
     LinearLayer* linear;
     std::vector<std::string> modules;
   };
   using AddUnit = std::function<Unit&(const std::string& name)>;
-  /// `language`: how the names of the language model's modules begin, to which q, k, v, o, mlp and head refer.
+  /// `language`: prefix of the names of the language model's modules, to which q, k, v, o, mlp and head refer.
   /// `add_unit` adds a unit of the adapters' group to the model.
   LoraBuilder(const AdapterSettings& settings, std::string language, AddUnit add_unit)
       : settings_(settings), language_(std::move(language)), add_unit_(std::move(add_unit)) {}
 
-  /// Attaches an adapter to what of `layers`, all of `unit`, is a target; the parameters go to a unit beside it.
+  /// Attaches an adapter to the targets among `layers`, all of `unit`; its parameters are stored in unit.adapter.
   void attach(Unit& unit, const std::vector<Layer>& layers);
-  /// Throws UserError when a target named no module, with what it might have been.
+  /// Throws UserError if a target named no module, and lists the known names.
   void check() const;
 
  private:
@@ -74,7 +74,7 @@ class LoraBuilder {
   AdapterSettings settings_;
   std::string language_;
   AddUnit add_unit_;
-  uint32_t layers_ = 0;                    // that have an adapter
+  uint32_t layers_ = 0;                    // number of layers with an adapter
   std::set<std::string> used_, known_;     // targets that named a module; last parts of the modules' names
 };
 

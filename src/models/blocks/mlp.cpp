@@ -1,4 +1,4 @@
-// MLPs, forward and backward; see mlp.h.
+// Implements MLPs, forward and backward; see mlp.h.
 #include "models/blocks/mlp.h"
 
 namespace blipft {
@@ -9,7 +9,7 @@ Block::Flops product_flops(int64_t batch, double tokens, const LinearLayer& firs
   return {2 * static_cast<double>(batch) * tokens * static_cast<double>(first.in * first.out + last.in * last.out), 0, 0};
 }
 
-// In place.
+// Applies dropout in place.
 void drop(const StepContext& context, const Dropout& dropout, const Tensor& x) {
   if (x && dropout) context.ops.dropout_add({.x = x, .dropout = dropout, .y = x}, context.stream);
 }
@@ -54,7 +54,7 @@ void Mlp::recompute(const UnitPass& pass, const LayerCall& call, Input input, Sa
   saved.inner = before ? inner : keep_activated(pass, inner);
 }
 
-// Of relu, what was dropped is zero, and so is its gradient; what was kept is scaled, as the mask scales its gradient.
+// With relu, a dropped value is zero, and so is its gradient; a kept value is scaled, as is its gradient.
 Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
                                    SavedBlock& saved) const {
   const StepContext& context = pass.context;
@@ -64,13 +64,13 @@ Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall& call, co
   const Tensor dinner = take(context, "gradients of mlp inner", dy.dtype, inner);
   const Tensor activated = again ? take(context, "mlp inner", dy.dtype, inner) : Tensor{};
   const Dropout dropout = dropout_.of(context, call);
-  const BiasGradient bias = dropout ? BiasGradient{} : fc1_.bias_gradient(pass);  // its sums would come before the mask
+  const BiasGradient bias = dropout ? BiasGradient{} : fc1_.bias_gradient(pass);  // its sums would precede the mask
   fc2_.input_gradient(pass, {.dy = dy, .activation = activation_, .saved = saved.inner, .activated = activated,
                              .dbias = bias.sums, .accumulate_dbias = bias.accumulate,
                              .amax = dropout || activation_ == Activation::none ? Tensor{} : fc1_.gradient_amax(pass), .dx = dinner});
   drop(context, dropout, dinner);
   drop(context, dropout, activated);
-  // Where fc2 does not need its input, saved.inner may be signs.
+  // saved.inner is fc2's input only with relu, and only if fc2 needs it; else it is gelu's input, or signs.
   const bool reads_saved = !keeps_input_of_activation() && fc2_.needs_input(pass);
   fc2_.weight_gradient(pass, dy, reads_saved ? saved.inner : activated, incoming.bias,
                        reads_saved ? Fp8Seen::same : Fp8Seen::alike);
@@ -113,7 +113,7 @@ Block::InputGradient GatedMlp::backward(UnitBackward& pass, const LayerCall& cal
   const Tensor& dy = incoming.dy;
   const Shape width = {dy.rows(), down_.in};
   const Dropout dropout = dropout_.of(context, call);
-  const Tensor gates = std::exchange(saved.inner, {});  // becomes its own gradient
+  const Tensor gates = std::exchange(saved.inner, {});  // reused for its gradient
   const Tensor inner = down_.needs_input(pass) ? take(context, "mlp inner", dy.dtype, width) : Tensor{};
   {
     ScopedTensor dinner(context, "gradients of mlp inner", dy.dtype, width);

@@ -7,11 +7,11 @@
 
 namespace blipft {
 
-/// fc2(drop(act(fc1(x)))). What it saves, [M, F]: of gelu what was before the activation; of relu what came out of it, or its
-/// signs alone, u8 [ceil(M F / 8)], where no weight gradient reads it.
+/// fc2(drop(act(fc1(x)))). It saves [M, F]: with gelu the input of the activation; with relu its output, or only the
+/// signs of the output, u8 [ceil(M F / 8)], if no weight gradient reads the output.
 class Mlp : public Block {
  public:
-  /// fc1 [F, H], fc2 [H, F]; `dropout` of the inner values.
+  /// fc1 [F, H], fc2 [H, F]; `dropout` applies to the inner values.
   Mlp(const Unit& unit, Activation activation, LinearLayer fc1, LinearLayer fc2, DropoutSite dropout = {})
       : Block(unit), activation_(activation), fc1_(std::move(fc1)), fc2_(std::move(fc2)), dropout_(dropout) {}
 
@@ -26,7 +26,7 @@ class Mlp : public Block {
 
  private:
   bool keeps_input_of_activation() const { return activation_ == Activation::gelu; }
-  /// What backward needs of relu's output, which is taken over: itself, or its signs.
+  /// Takes ownership of relu's output; returns what backward needs of it: the output itself, or its signs.
   Tensor keep_activated(const UnitPass& pass, Tensor activated) const;
 
   Activation activation_;
@@ -34,10 +34,10 @@ class Mlp : public Block {
   DropoutSite dropout_;
 };
 
-/// down(drop(act(gate(x)) * up(x))). What it saves: gate and up, [M, 2 F], which become their own gradients.
+/// down(drop(act(gate(x)) * up(x))). It saves gate and up, [M, 2 F], whose memory backward reuses for their gradients.
 class GatedMlp : public Block {
  public:
-  /// gate_up [2 F, H], gate before up; down [H, F]; `dropout` of the inner values.
+  /// gate_up [2 F, H], gate before up; down [H, F]; `dropout` applies to the inner values.
   GatedMlp(const Unit& unit, LinearLayer gate_up, LinearLayer down, GateActivation activation = GateActivation::silu,
            DropoutSite dropout = {})
       : Block(unit), activation_(activation), gate_up_(std::move(gate_up)), down_(std::move(down)), dropout_(dropout) {}

@@ -1,4 +1,4 @@
-// Norms; see norm.h.
+// Implements norms; see norm.h.
 #include "models/blocks/norm.h"
 
 namespace blipft {

@@ -1,11 +1,11 @@
-// Tensors of the arena that models hold for a while.
+// Helpers for temporary tensors of models in the arena.
 #pragma once
 
 #include "blipft/model.h"
 
 namespace blipft {
 
-/// A tensor taken from the arena for the length of a scope (or until reset()).
+/// A tensor of the arena that is given back at the end of a scope (or by reset()).
 class ScopedTensor {
  public:
   ScopedTensor(const StepContext& context, const char* name, DType dtype, const Shape& shape,
@@ -18,7 +18,7 @@ class ScopedTensor {
     if (tensor_) arena_->give(tensor_);
     tensor_ = {};
   }
-  /// The caller becomes responsible for giving it back.
+  /// Returns the tensor; the caller must give it back.
   Tensor release() {
     Tensor tensor = tensor_;
     tensor_ = {};
@@ -33,12 +33,12 @@ class ScopedTensor {
   Tensor tensor_;
 };
 
-/// A tensor of activations that the caller gives back.
+/// Returns a tensor of activations, which the caller must give back.
 inline Tensor take(const StepContext& context, const char* name, DType dtype, const Shape& shape) {
   return context.arena.take(Owner::activations, name, dtype, shape);
 }
 
-/// Gives `tensor` back to the arena and forgets it; absent tensors are fine.
+/// Gives `tensor` back to the arena and makes it absent; ignores absent tensors.
 inline void give(const StepContext& context, Tensor& tensor) {
   if (tensor) context.arena.give(tensor);
   tensor = {};

@@ -1,4 +1,4 @@
-// Layers and their stack; see stack.h.
+// Implements layers and their stack; see stack.h.
 #include "models/blocks/stack.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace blipft {
 
 namespace {
 
-/// Rows of a sample that a sublayer works on.
+/// Returns the number of a sample's rows that a sublayer processes.
 double rows_of(const Sublayer& sublayer, double tokens) {
   return sublayer.range ? sublayer.range->inside(tokens) : tokens;
 }
@@ -91,7 +91,7 @@ double Layer::recompute_flops(int64_t batch, double tokens, double memory_tokens
                    static_cast<double>(left_out.in * left_out.out);
 }
 
-// The recomputed scores inside of attention's backward do not count.
+// Scores that attention's backward recomputes do not count.
 double Layer::backward_flops(int64_t batch, double tokens, bool trained, double memory_tokens,
                              bool memory_gradient) const {
   const Block::Flops forward = flops(batch, tokens, memory_tokens);
@@ -99,7 +99,7 @@ double Layer::backward_flops(int64_t batch, double tokens, bool trained, double 
          2 * forward.attention;
 }
 
-// What attention adds to its scores, of the table in the first layer's unit, which `pass` has open.
+// Computes the scores of relative positions from the table in the first layer's unit, which `pass` has acquired.
 void Stack::make_relative(const UnitPass& pass) {
   RelativeBias args = relative->rule;
   args.table = relative_table(pass.flat);
@@ -108,7 +108,7 @@ void Stack::make_relative(const UnitPass& pass) {
   scores_ = args.scores;
 }
 
-// Zeros, where the table is trained.
+// Returns zeros if the table is trained, else an absent tensor.
 Tensor Stack::relative_gradient(const StepContext& context) const {
   if (!relative || !layers.front().unit->trainable) return {};
   const Tensor gradient = take(context, "gradients", DType::f32, scores_.values.shape);
@@ -139,7 +139,7 @@ Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor 
       if (!call.decoding->memory_layers.empty()) of_layer.memory_cache = &call.decoding->memory_layers.at(i);
     }
     x = layer.forward(pass, of_layer, x, saved_[i], save);
-    if (save && recomputes(i)) {           // only x stays: backward computes the rest again from it
+    if (save && recomputes(i)) {           // keeps only x, from which backward recomputes the rest
       layer.give_all_but_input(context, saved_[i]);
       if (in_host(context, i)) context.in_host->put(std::exchange(saved_[i][0].x, {}));
     }

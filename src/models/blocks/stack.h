@@ -1,5 +1,5 @@
-// A stack of layers over one residual stream: unit brackets, activation checkpointing and its offload. Each layer is one
-// unit and a list of sublayers; layers of a stack may differ.
+// A stack of layers over one residual stream: acquires units, checkpoints activations and offloads them. Each layer is
+// one unit and a list of sublayers; layers of a stack may differ.
 //
 // Dimension legend: as in block.h.
 #pragma once
@@ -19,27 +19,27 @@ class Layer {
 
   using Saved = std::vector<Sublayer::Saved>;  // of each sublayer; the first one's x is the layer's input
 
-  /// Takes x over (it ends in `saved`, or is given back when `save` is false); the result is the caller's.
+  /// Takes ownership of x (stores it in `saved`, or gives it back if `save` is false). The result is the caller's.
   Tensor forward(const UnitPass& pass, const LayerCall& call, Tensor x, Saved& saved, bool save) const;
-  /// Leaves what recompute() starts from.
+  /// Gives back all of `saved` except the input, which recompute() needs.
   void give_all_but_input(const StepContext& context, Saved& saved) const;
-  /// Computes the rest of what backward needs again.
+  /// Recomputes the rest of `saved`.
   void recompute(const UnitPass& pass, const LayerCall& call, Saved& saved) const;
-  /// Takes dy and what was saved over; the result, of x, is the caller's. `below`, the layer that made x, is null for the
-  /// first one: the result holds what its backward begins with.
+  /// Takes ownership of dy and `saved`; the caller must give back the result, the gradient of x. `below` is the layer
+  /// that computed x, or null for the first layer; the result then contains the requests of that layer's backward.
   ResidualGradient backward(const UnitPass& pass, const UnitGradients& gradients, const LayerCall& call,
                             ResidualGradient dy, Saved& saved, const Layer* below) const;
 
-  /// Operations over B samples of T tokens (their mean) and P memory tokens.
+  /// Return operations over B samples of T tokens (their mean) with P memory tokens.
   double forward_flops(int64_t batch, double tokens, double memory_tokens = 0) const;
   double recompute_flops(int64_t batch, double tokens, double memory_tokens = 0) const;
-  /// With the gradients of weights (`trained`) or without, and with the memory's or without.
+  /// `trained`: includes gradients of weights. `memory_gradient`: includes the gradient of the memory.
   double backward_flops(int64_t batch, double tokens, bool trained, double memory_tokens = 0,
                         bool memory_gradient = false) const;
 
  private:
   Sublayer::Place place_of(size_t i) const;
-  /// Whether the sublayer below can make this one's input again.
+  /// Returns true if the sublayer below can recompute this one's input.
   bool makes_input_again(size_t i) const;
   Block::Flops flops(int64_t batch, double tokens, double memory_tokens) const;
 };
@@ -54,22 +54,22 @@ struct RelativePositions {
 class Stack {
  public:
   std::vector<Layer> layers;
-  int64_t checkpointed = 0;                // the first layers recompute
+  int64_t checkpointed = 0;                // number of layers from the first on that recompute
   std::optional<RelativePositions> relative;
 
-  /// x [M, H] is taken over; `save` keeps what backward needs. The result is the caller's.
+  /// Takes ownership of x [M, H]; `save` keeps what backward needs. The caller must give the result back.
   Tensor forward(const StepContext& context, const LayerCall& call, Tensor x, bool save);
-  /// Takes dy over; the result, the gradient of x, is the caller's. Publishes the layers' units.
+  /// Takes ownership of dy. Publishes the layers' units. The caller must give back the result, the gradient of x.
   Tensor backward(const StepContext& context, const LayerCall& call, Tensor dy);
-  /// The layer of this unit; null: none.
+  /// Returns the layer of this unit, or null.
   const Layer* layer_of(const Unit& unit) const;
-  bool adapted() const;                    ///< whether a layer has adapters
-  bool trained() const;                    ///< whether a layer, or adapters beside it, are trained
+  bool adapted() const;                    ///< true if a layer has adapters
+  bool trained() const;                    ///< true if a layer, or its adapters, are trained
   std::vector<int64_t> cache_widths() const;  ///< of each layer; see Block::cache_width()
-  std::vector<int64_t> memory_widths() const; ///< likewise
+  std::vector<int64_t> memory_widths() const; ///< of each layer; see Block::memory_width()
 
  private:
-  // The last layer's backward comes next: its input would be back before it has gone.
+  // False for the last layer: its backward comes next, so that its input would be needed before the copy has finished.
   bool in_host(const StepContext& context, size_t i) const {
     return context.in_host && recomputes(i) && i + 1 < layers.size();
   }
@@ -81,7 +81,7 @@ class Stack {
   Tensor relative_gradient(const StepContext& context) const;
   void relative_backward(const StepContext& context, const UnitGradient& gradient, const Tensor& scores) const;
   std::vector<Layer::Saved> saved_;
-  RelativeScores scores_;                  // of `relative`, from the first layer's forward to its backward
+  RelativeScores scores_;                  // scores of `relative`, from the first layer's forward to its backward
 };
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// Sublayers, forward and backward; see sublayer.h.
+// Implements sublayers, forward and backward; see sublayer.h.
 #include "models/blocks/sublayer.h"
 
 #include <utility>
@@ -14,7 +14,7 @@ void give_x(const StepContext& context, ResidualStream& stream) {
   stream.x = {};
 }
 
-// x + dropout(branch) as a tensor of its own. Takes the stream over.
+// Returns x + dropout(branch) as a new tensor, or x if there is no branch. Takes ownership of the stream.
 Tensor added_up(const StepContext& context, ResidualStream& stream, const char* name) {
   if (!stream.branch) return stream.x;
   const Tensor sum = take(context, name, stream.branch.dtype, stream.branch.shape);
@@ -24,7 +24,7 @@ Tensor added_up(const StepContext& context, ResidualStream& stream, const char* 
   return sum;
 }
 
-/// `pass` of other rows of the same samples.
+/// Returns `pass` for other rows of the same samples.
 UnitPass with_rows(const UnitPass& pass, const LayerCall& own) {
   UnitPass result = pass;
   result.rows.rows_per_sample = own.tokens;
@@ -42,7 +42,7 @@ void give(const StepContext& context, Sublayer::Saved& saved) {
   give(context, saved.block);
 }
 
-// What the block reads. Leaves in.x the input with nothing to be added any more; the norm adds up what was left.
+// Returns the block's input. Afterwards in.x is the complete stream: the norm adds a pending branch.
 Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, bool makes_input_again, Saved& saved, bool save) const {
   const StepContext& context = pass.context;
   if (!before) {
@@ -66,7 +66,7 @@ Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, boo
   return input;
 }
 
-// The stream behind the branch. Takes both over.
+// Returns the stream after the branch. Takes ownership of both.
 ResidualStream Sublayer::add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Place place,
                              Saved& saved, bool save) const {
   const StepContext& context = pass.context;
@@ -97,7 +97,7 @@ ResidualStream Sublayer::forward_rows(const UnitPass& pass, const LayerCall& cal
   const bool keep = save && !place.makes_input_again;
   if (keep) saved.x = in.x;
   in.saved |= keep;
-  if (!after && !dropout.of(context, call)) {  // the last product adds the residual
+  if (!after && !dropout.of(context, call)) {  // the block's last linear layer adds the residual
     const Tensor y = block->forward(pass, call, input, {stream_name(place), in.x}, saved.block, save);
     give_x(context, in);
     return {.x = y};
@@ -109,7 +109,7 @@ ResidualStream Sublayer::forward_rows(const UnitPass& pass, const LayerCall& cal
 void Sublayer::recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
                               Saved& saved) const {
   const StepContext& context = pass.context;
-  if (after) {                             // which reads the block's output
+  if (after) {                             // the norm reads the block's output
     ResidualStream out = forward_rows(pass, call, in, place, saved, true);
     give(context, out.x);
     return;
@@ -124,7 +124,8 @@ Tensor Sublayer::output_again(const UnitPass& pass, const Saved& saved) const {
   return take_norm_again(pass.context, *after, pass.flat, saved.normed, saved.after);
 }
 
-// The gradient of the block's output, `dropped` or dy, out of that of the sublayer's output; dy becomes that of the sum.
+// Computes the gradient of the block's output (`dropped`, or else dy) from the gradient of the sublayer's output; dy
+// becomes the gradient of the sum.
 ResidualGradient Sublayer::branch_gradient(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
                                            Saved& saved) const {
   const StepContext& context = pass.context;
@@ -155,13 +156,13 @@ ResidualGradient Sublayer::branch_gradient(UnitBackward& pass, const LayerCall& 
   return result;
 }
 
-// What the writer of the input's gradient is handed for the sublayer below.
+// Returns the requests of the sublayer below to the writer of the input's gradient.
 ResidualGradient Sublayer::hand(UnitBackward& pass, const Tensor& like, const Below& below) const {
   ResidualGradient handed;
   const Sublayer* to = below.sublayer;
-  if (!to || to->range || (to->after && to->after_sum)) return handed;  // its own rows or norm are the writer's
+  if (!to || to->range || (to->after && to->after_sum)) return handed;  // the writer is its own norm, or for other rows
   if (to->dropout) handed.dropped = take(pass.context, "gradients", like.dtype, like.shape);
-  if (to->after) return handed;            // its bias comes before that norm
+  if (to->after) return handed;            // the bias precedes that norm
   const LinearLayer& last = to->block->last();
   handed.bias = below.unit ? last.bias_gradient_ahead(pass.context, *below.unit) : last.bias_gradient(pass);
   handed.amax = last.gradient_amax(pass.context, below.unit ? *below.unit : *pass.unit);
@@ -180,13 +181,13 @@ ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& ca
   const LinearLayer& last = block->last();
   leave(pass, last, branch.dropped);
   if (!before) {
-    leave(pass, block->first(), x);        // its weight gradient may still read it
+    leave(pass, block->first(), x);        // first()'s weight gradient may still read it
     saved.x = {};
     leave(pass, last, dy);
     return {.dy = dx.dx};
   }
   ResidualGradient result = hand(pass, dx.dx, below);
-  // The norm's output, which the first product read, comes out of the norm's backward: that has the norm's input.
+  // The norm's backward recomputes its output, which first() has read, from the norm's input.
   const Tensor normed =
       block->first().needs_input(pass) ? take(context, "norm output", dy.dtype, dy.shape) : Tensor{};
   before->backward(pass, {.dy = dx.dx, .x = x, .mean = saved.before.mean, .rstd = saved.before.rstd, .y = normed,
@@ -197,7 +198,7 @@ ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& ca
   block->weight_gradient(pass, dx, normed, before->rms() ? Fp8Seen::same : Fp8Seen::alike);
   give(context, saved.before);
   if (input) give(context, input); else give(context, saved.x);
-  leave(pass, last, dy);                   // whose weight gradient may still read it
+  leave(pass, last, dy);                   // last()'s weight gradient may still read it
   return result;
 }
 
@@ -211,7 +212,7 @@ ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, Re
   place.last = true;
   const ResidualStream out =
       forward_rows(with_rows(pass, own), own, {.x = take_range(context, call, x)}, place, saved, save);
-  if (kept) {                              // somebody's backward reads it as it is
+  if (kept) {                              // another sublayer's backward reads x unchanged
     const Tensor copy = take(context, "middle residual", x.dtype, x.shape);
     context.ops.dropout_add({.x = x, .y = copy}, context.stream);
     x = copy;
@@ -262,7 +263,7 @@ Tensor Sublayer::take_range(const StepContext& context, const LayerCall& call, c
   return rows;
 }
 
-// Takes `rows` over.
+// Takes ownership of `rows`.
 void Sublayer::put_range(const StepContext& context, const LayerCall& call, Tensor rows, const Tensor& x) const {
   context.ops.spread_rows(range->of(x, rows, call.tokens, call.packing), context.stream);
   give(context, rows);

@@ -5,12 +5,12 @@
 //   norms around the branch     x + drop(norm'(block(norm(x))))       Gemma 2 and 3
 //   norm after the branch       x + drop(norm'(block(x)))             OLMo 2
 //
-// Neighbours hand over in both directions. Forward: a branch's output may come with its residual and dropout still to be
-// added, which the next norm of the same unit does in its own pass over the rows. Backward: whoever writes the gradient of
-// the residual stream is handed the dropout mask and the bias gradient of the product that was added there.
+// Neighbouring sublayers share work in both directions. Forward: the residual and the dropout of a branch may be left
+// to the next norm of the same unit, which adds them in its own pass over the rows. Backward: the writer of the
+// residual stream's gradient also applies the dropout mask and computes the bias gradient for the sublayer below.
 //
-// A sublayer may work on a range of each sample's rows (InstructBLIP: cross attention of the queries alone, MLPs of
-// their own for queries and text): its rows are picked out of the stream, and put back.
+// A sublayer may process a range of each sample's rows (InstructBLIP: cross attention only of the queries, separate
+// MLPs for queries and text): it picks these rows from the stream and puts them back.
 //
 // Dimension legend: as in block.h.
 #pragma once
@@ -23,31 +23,31 @@
 
 namespace blipft {
 
-/// The residual stream between sublayers: x, or x + dropout(branch), still to be added.
+/// The residual stream between sublayers: x, or x + dropout(branch) if the addition is still to be done.
 struct ResidualStream {
   Tensor x;                                ///< [M, H]
   Tensor branch;                           ///< [M, H], optional
-  Dropout dropout;                         ///< of the branch
-  bool saved = false;                      ///< x is among what backward needs: not to be given back
+  Dropout dropout;                         ///< dropout of the branch
+  bool saved = false;                      ///< backward needs x: it must not be given back
 };
 
-/// The gradient of the residual stream on its way down, and what its last writer made of it for the product whose output
-/// was added there.
+/// The gradient of the residual stream in backward, and further results of its last writer for the linear layer whose
+/// output was added to the stream.
 struct ResidualGradient {
   Tensor dy;                               ///< [M, H]
-  Tensor dropped;                          ///< [M, H], optional: dy through the dropout of that product's output
-  BiasGradient bias;                       ///< of that product, as the writer was handed it
-  Tensor amax;                             ///< of its gradient, likewise: LinearLayer::gradient_amax()
+  Tensor dropped;                          ///< [M, H], optional: dy through the dropout of that layer's output
+  BiasGradient bias;                       ///< of that layer, as the writer got it
+  Tensor amax;                             ///< LinearLayer::gradient_amax() of that layer, as the writer got it
 };
 
-/// Rows of each sample: the first `count`, which every sample has, or those behind them.
+/// A range of each sample's rows: the first `count`, which every sample has, or the rows after them.
 struct RowRange {
   int64_t count = 0;
   bool behind = false;
   bool operator==(const RowRange&) const = default;
-  /// These rows, `rows`, of a matrix of all, `all`; spread_rows() leaves the others. Of `tokens` rows a sample at most.
+  /// Describes these rows of `all` as `rows`. `tokens`: maximum rows of a sample. spread_rows() keeps other rows.
   RowBlocks of(const Tensor& all, const Tensor& rows, int64_t tokens, const Packing& packing) const;
-  /// Of a sample's `tokens` rows, those inside.
+  /// Returns how many of a sample's `tokens` rows are in the range.
   double inside(double tokens) const {
     const auto first = static_cast<double>(count);
     return behind ? tokens - first : first;
@@ -59,42 +59,42 @@ class Sublayer {
   std::shared_ptr<const Block> block;
   std::optional<Norm> before;              ///< norm of the block's input
   std::optional<Norm> after;               ///< norm of the sum, or of the branch
-  bool after_sum = false;                  ///< `after` norms the sum; else the branch, before it is added
-  DropoutSite dropout;                     ///< of the branch
-  std::optional<RowRange> range;           ///< the rows that it works on; absent: all. Not of a layer's first sublayer
+  bool after_sum = false;                  ///< `after` normalizes the sum; else the branch, before it is added
+  DropoutSite dropout;                     ///< dropout of the branch
+  std::optional<RowRange> range;           ///< the rows to process; absent: all. Not for a layer's first sublayer
 
-  /// What backward needs. A norm's output is never saved.
+  /// The tensors that backward needs. A norm's output is never saved.
   struct Saved {
-    Tensor x;                              // [M, H], the input; absent where the sublayer below makes it again
-    NormResult before, after;              // the statistics alone
-    Tensor normed;                         // [M, H], what `after` read
+    Tensor x;                              // [M, H], the input; absent if the sublayer below recomputes it
+    NormResult before, after;              // only the statistics
+    Tensor normed;                         // [M, H], the input of `after`
     SavedBlock block;
   };
-  /// Where a sublayer stands in its layer.
+  /// The position of a sublayer in its layer.
   struct Place {
-    bool last = false;                     ///< its output is the layer's: nothing may be left to be added
-    bool makes_input_again = false;        ///< the sublayer below can make its input again: it need not be saved
+    bool last = false;                     ///< its output is the layer's: no addition may be left to do
+    bool makes_input_again = false;        ///< the sublayer below can recompute its input, which is not saved
   };
 
-  /// Takes `in` over.
+  /// Takes ownership of `in`.
   ResidualStream forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved,
                          bool save) const;
-  /// Fills `saved` again as far as backward needs it, as the last of its layer. Takes `in` over.
+  /// Fills `saved` again for the last sublayer of a layer, as far as backward needs it. Takes ownership of `in`.
   void recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved) const;
-  /// The output of an `after` norm of the sum, made again from what was saved.
+  /// Recomputes the output of an `after` norm of the sum from `saved`.
   Tensor output_again(const UnitPass& pass, const Saved& saved) const;
-  /// The sublayer that made the input: it is handed what its own backward begins with.
+  /// The sublayer that computed the input: its backward uses the results of this sublayer's backward.
   struct Below {
-    const Sublayer* sublayer = nullptr;    ///< null: none, or none that wants anything
-    const Unit* unit = nullptr;            ///< of another unit; null: of this one
+    const Sublayer* sublayer = nullptr;    ///< null: none, or none with requests
+    const Unit* unit = nullptr;            ///< unit of another layer; null: this one's unit
   };
-  /// Takes `incoming` and what was saved over; `input` [M, H] stands for saved.x where that was not saved. The result is
-  /// the gradient of the input.
+  /// Takes ownership of `incoming` and `saved`; `input` [M, H] replaces saved.x if that was not saved. Returns the
+  /// gradient of the input.
   ResidualGradient backward(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming, Saved& saved,
                             Tensor input, const Below& below) const;
 
  private:
-  // The public ones of what `range` leaves.
+  // The public functions, for the rows of `range` only.
   ResidualStream forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved,
                               bool save) const;
   void recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved) const;
