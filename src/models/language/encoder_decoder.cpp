@@ -1,4 +1,4 @@
-// Encoder-decoders; see encoder_decoder.h.
+// Implements encoder-decoders; see encoder_decoder.h.
 #include "models/language/encoder_decoder.h"
 
 #include <utility>
@@ -7,7 +7,7 @@ namespace blipft {
 
 namespace {
 
-// The source of a micro-batch as a text of its own.
+// Returns a micro-batch whose texts are the sources of `batch`.
 MicroBatch source_of(const MicroBatch& batch) {
   MicroBatch source = batch;
   source.most_rows = batch.source.most_rows, source.rows = batch.source.rows;
@@ -21,12 +21,12 @@ LayerCall call_of(const MicroBatch& batch) {
           .kv_lengths = batch.key_lengths, .positions = batch.positions, .packing = batch.packing};
 }
 
-// Each row but a sample's last predicts a label.
+// Returns all rows but the last one of each sample, each of which predicts a label.
 RowBlocks predicting(const MicroBatch& batch) {
   return {.block_rows = batch.most_rows, .count = batch.most_rows - 1, .packing = batch.packing};
 }
 
-// In place.
+// Applies dropout in place.
 void drop(const StepContext& context, const DropoutSite& site, const MicroBatch& source, const Tensor& x) {
   if (const Dropout dropout = site.of(context, call_of(source)))
     context.ops.dropout_add({.x = x, .dropout = dropout, .y = x}, context.stream);
@@ -50,7 +50,7 @@ LayerCall EncoderDecoder::decoder_call(const MicroBatch& batch) const {
   return call;
 }
 
-// What the decoder's layers read of the source [N, H].
+// Returns the memory [N, H], the encoder's normed output that the decoder's layers read.
 Tensor EncoderDecoder::encode(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save) {
   const MicroBatch of_source = source_of(batch);
   Tensor x = source.forward(context, of_source, dtype, prefix);
@@ -91,14 +91,14 @@ Tensor EncoderDecoder::loss_and_backward(const StepContext& context, const Micro
     dx = decoder.backward(context, call, dx);
     give(context, memory_);
   }
-  const bool shared = text.unit == source.unit;  // whose gradient the encoder's rows complete
+  const bool shared = text.unit == source.unit;  // the encoder's backward completes the gradient of a shared table
   text.backward(context, batch, dx, false, shared);
   if (!into_encoder) return {};
   BLIPFT_CHECK(gradient.started, "no cross attention reads the encoder");
   return encoder_backward(context, batch, gradient.sum, prefix_gradient);
 }
 
-// Takes dmemory [N, H] over.
+// Takes ownership of dmemory [N, H].
 Tensor EncoderDecoder::encoder_backward(const StepContext& context, const MicroBatch& batch, Tensor dmemory,
                                         bool prefix_gradient) {
   const MicroBatch of_source = source_of(batch);

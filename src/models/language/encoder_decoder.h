@@ -1,8 +1,8 @@
-// An encoder-decoder of texts (T5): a stack that reads a source, and one that says a text and looks at what the first made
-// of the source. A vision-language model puts prefix rows before the source.
+// An encoder-decoder of texts (T5): the encoder stack reads a source, and the decoder stack predicts a text, with cross
+// attention to the encoder's output. A vision-language model inserts prefix rows before the source.
 //
-// Dimension legend: B samples, Q prefix rows of a sample, U source tokens, P = Q + U rows of a sample's source (packed: at
-// most), N source rows in all; T text tokens, M text rows in all; H hidden size, V vocabulary.
+// Dimension legend: B samples, Q prefix rows of a sample, U source tokens, P = Q + U rows of a sample's source (packed:
+// the maximum), N source rows in total; T text tokens, M text rows in total; H hidden size, V vocabulary.
 #pragma once
 
 #include "models/blocks/stack.h"
@@ -13,9 +13,9 @@ namespace blipft {
 
 class EncoderDecoder : public Language {
  public:
-  TextEmbedding source, text;              ///< rows of the encoder and of the decoder; of one unit or of two
-  Stack encoder, decoder;                  ///< the decoder's cross attentions read the normed output of the encoder
-  Unit* memory_unit = nullptr;             ///< has the norm behind the encoder
+  TextEmbedding source, text;              ///< rows of the encoder and of the decoder; in one unit or in two
+  Stack encoder, decoder;                  ///< the decoder's cross attentions read the encoder's normed output
+  Unit* memory_unit = nullptr;             ///< contains the norm after the encoder
   Norm memory_norm;
   DropoutSite memory_dropout;
 
@@ -33,7 +33,7 @@ class EncoderDecoder : public Language {
                                    bool prefix_gradient) const override;
 
  private:
-  bool trains_encoder(bool prefix_gradient) const;  // whether backward goes from the decoder into the encoder
+  bool trains_encoder(bool prefix_gradient) const;  // true if backward continues from the decoder into the encoder
   LayerCall decoder_call(const MicroBatch& batch) const;
   Tensor encode(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save);
   Tensor encoder_backward(const StepContext& context, const MicroBatch& batch, Tensor dmemory, bool prefix_gradient);
@@ -41,7 +41,7 @@ class EncoderDecoder : public Language {
                      bool memory_gradient) const;
 
   // Saved for backward.
-  Tensor encoded_, memory_;                // [N, H]: what the norm behind the encoder reads, and what the decoder reads
+  Tensor encoded_, memory_;                // [N, H]: input and output of the norm after the encoder
   NormResult statistics_;                  // of that norm, without its output
 };
 

@@ -1,4 +1,4 @@
-// Head and loss in chunks; see language_head.h.
+// Implements head and loss in chunks; see language_head.h.
 #include "models/language/language_head.h"
 
 #include <algorithm>
@@ -7,8 +7,8 @@ namespace blipft {
 
 namespace {
 constexpr int64_t kLogitsOfChunk = int64_t{64} << 20;  // elements: 128 MiB of bf16
-// The weight's gradient is rounded to its dtype once a chunk. In bf16 one rounding of random sums is off by 0.17 %, 16 by
-// 0.4 to 0.5, 149 (which 65,536 rows of Qwen 2 would take) by 1.2 to 1.4; past 500 what all chunks add is lost.
+// Each chunk rounds the weight's gradient to its dtype. In bf16 one rounding of random sums has an error of 0.17 %, 16
+// roundings 0.4 to 0.5 %, and 149 (65,536 rows of Qwen 2) 1.2 to 1.4 %; beyond 500, what all chunks add is lost.
 constexpr int64_t kMostChunks = 16;
 }
 
@@ -28,7 +28,7 @@ void LanguageHead::add_output(Unit& embeddings, const std::string& tied_to, cons
   output.weight = table->offset;
 }
 
-// The input's gradient is always made; the weight's where it is trained.
+// The input's gradient is always computed; the weight's if it is trained.
 double LanguageHead::flops(int64_t batch_size, double text_rows) const {
   const double forward =
       2 * static_cast<double>(batch_size) * (text_rows - 1) * static_cast<double>(output.in * output.out);
@@ -42,8 +42,8 @@ int64_t LanguageHead::chunk_rows(int64_t rows, bool rounded) const {
   return (rows + chunks - 1) / chunks;
 }
 
-// The embeddings' gradient holds the head's contribution now. Their own comes at the end of backward and adds to it, so
-// whatever the head does not write begins at zero.
+// The embeddings' gradient contains the head's contribution now. The embeddings add their own at the end of backward,
+// so everything that the head does not write must start as zero.
 void LanguageHead::pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const {
   if (!gradient.accumulate) {
     const int64_t end = output.weight + output.out * output.in, size = dtype_size(gradient.flat.dtype);
@@ -65,7 +65,7 @@ LanguageHead::Opened LanguageHead::open(const StepContext& context, const MicroB
   return {flat, pass};
 }
 
-// In place, of rows that predict the batch's labels; of their gradient likewise.
+// Applies dropout and scale in place, to rows that predict the batch's labels or to their gradient.
 void LanguageHead::drop_and_scale(const StepContext& context, const Tensor& rows, const MicroBatch& batch) const {
   if (dropout && context.training) {
     BLIPFT_CHECK(batch.label_rows, "dropout before a head needs ModelInputs::label_rows");
@@ -91,7 +91,8 @@ LanguageHead::Input LanguageHead::input(const StepContext& context, const UnitWe
   return {picked.release(), normed};
 }
 
-// `backward`, which adds up in bf16 where the gradient is `rounded` to it, gets each chunk's pass and gradient of the logits [n, V], which begins at row `first`.
+// Calls `backward` with each chunk's pass, its gradient of the logits [n, V] and its first row. `rounded`: a gradient
+// is added up in bf16.
 void LanguageHead::loss_in_chunks(
     const UnitPass& pass, const Tensor& normed, const MicroBatch& batch, bool rounded,
     const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const {
@@ -165,7 +166,7 @@ Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowB
   if (unit->adapter) weight_gradients.adapter = context.units.gradient(*unit->adapter);
   const auto backward = [&, normed_y = normed.y](const UnitPass& of_chunk, const Tensor& dlogits, int64_t first) {
     const int64_t n = dlogits.rows();
-    // The chunks share the logits' memory: the weight's gradient stays in their order, in the main stream.
+    // The chunks share the logits' memory, so the weight's gradient must run in order, in the main stream.
     UnitBackward pass(of_chunk, weight_gradients, UnitBackward::WeightStream::main, first > 0);
     output.input_gradient(pass, {.dy = dlogits, .dx = dnormed.get().row_range(first, n)});
     output.weight_gradient(pass, dlogits, normed_y.row_range(first, n));

@@ -1,5 +1,5 @@
-// Final norm, language-model head and loss, forward and backward together, in chunks of rows, so that the logits of a
-// whole batch never exist.
+// Final norm, language-model head and loss. Forward and backward run together, in chunks of rows, so that the logits of
+// a whole batch never exist at the same time.
 #pragma once
 
 #include <functional>
@@ -11,38 +11,39 @@ namespace blipft {
 
 class LanguageHead {
  public:
-  Unit* unit = nullptr;                    // final norm, and the head's own weight when it is not tied
+  Unit* unit = nullptr;                    // final norm, and the head's own weight unless it is tied
   Norm norm;
-  const Unit* weight_unit = nullptr;       // where the head's weight is: `unit`, or the embeddings (tied)
+  const Unit* weight_unit = nullptr;       // the unit with the head's weight: `unit`, or the embeddings (tied)
   LinearLayer output;                      // [V, H], no bias
-  float cap = 0;                           // of the logits, see CrossEntropy; 0: none
+  float cap = 0;                           // cap of the logits, see CrossEntropy; 0: none
   DropoutSite dropout;                     // of the norm's output
-  float scale = 1;                         // of what the weight reads
+  float scale = 1;                         // factor of the weight's input
 
-  /// Declares "<name>.weight" [V, H]: the parameter `tied_to` of `embeddings`, or, where that is empty, one of `unit`.
+  /// Declares "<name>.weight" [V, H]: the parameter `tied_to` of `embeddings`, or a new one of `unit` if that is empty.
   void add_output(Unit& embeddings, const std::string& tied_to, const std::string& name, int64_t hidden,
                   int64_t vocabulary, float init_std);
 
-  /// x [M, H] is taken over. `predicting` (without its tensors) says which of its rows predict the batch's labels, one
-  /// each. Adds the weighted loss to batch.loss; returns dx of the same shape. Does not publish a tied weight's unit.
+  /// Takes ownership of x [M, H]. `predicting` (without its tensors) selects the rows that predict the batch's labels,
+  /// one label each. Adds the weighted loss to batch.loss; returns dx [M, H]. Does not publish a tied weight's unit.
   Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
-  /// The loss alone: takes x over, adds to batch.loss.
+  /// Computes only the loss: takes ownership of x, adds to batch.loss.
   void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
-  /// Logits [R, V], the caller's, of the rows that `picked` i32 [R, 1] names; absent: of all rows. Takes x [M, H] over.
+  /// Returns logits [R, V], which the caller must give back, of the rows in `picked`, i32 [R, 1], or of all rows if
+  /// `picked` is absent. Takes ownership of x [M, H].
   Tensor logits(const StepContext& context, Tensor x, const Tensor& picked) const;
-  /// Operations of loss and backward, of texts of so many rows (their mean).
+  /// Returns the operations of loss and backward; `text_rows`: rows of a text (their mean).
   double flops(int64_t batch_size, double text_rows) const;
-  /// Rows of logits that exist at a time: 64 Mi elements at most; where a gradient is `rounded` to bf16 once a chunk, what
-  /// 16 chunks take where that is more.
+  /// Returns the rows of logits that exist at a time: at most 64 Mi elements. If each chunk rounds a gradient to bf16
+  /// (`rounded`), the rows may be more, so that there are at most 16 chunks.
   int64_t chunk_rows(int64_t rows, bool rounded) const;
 
  private:
   struct Opened {
     UnitWeights flat;                      // of `unit`
-    UnitPass weight;                       // of weight_unit, with the adapters beside `unit`
+    UnitPass weight;                       // of weight_unit, with the adapters of `unit`
   };
   struct Input {
-    Tensor picked;                         // [R, H], the rows that predict
+    Tensor picked;                         // [R, H], the rows that predict a label
     NormResult normed;
   };
   void drop_and_scale(const StepContext& context, const Tensor& rows, const MicroBatch& batch) const;

@@ -1,4 +1,4 @@
-// Language models; see language_model.h.
+// Implements language models; see language_model.h.
 #include "models/language/language_model.h"
 
 #include <algorithm>

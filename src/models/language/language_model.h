@@ -1,8 +1,8 @@
-// A language model: embedded texts, a stack of layers, a head. A family of text models is one of these; a vision-language
-// model puts prefix rows before the texts.
+// A language model: text embedding, a stack of layers, a head. It is the whole model in a family of text models; a
+// vision-language model inserts prefix rows before the texts.
 //
-// Dimension legend: B samples, Q prefix rows of a sample, T text tokens, S = Q + T rows of a sample (packed samples: at
-// most), M rows in all, B * S unless packed, H hidden size.
+// Dimension legend: B samples, Q prefix rows of a sample, T text tokens, S = Q + T rows of a sample (packed: the
+// maximum), M rows in total, B * S unless packed, H hidden size.
 #pragma once
 
 #include "models/blocks/stack.h"
@@ -30,7 +30,7 @@ class LanguageModel : public Language {
 
  private:
   LayerCall call(const MicroBatch& batch) const;
-  /// Each text row predicts the next one: a sample's last row has nothing to predict.
+  /// Returns the rows that predict: each text row predicts the next one, except the last row of a sample.
   RowBlocks predicting(const MicroBatch& batch) const;
 };
 

@@ -1,4 +1,4 @@
-// The projection of a prefix; see prefix_projection.h.
+// Implements the projection of a prefix; see prefix_projection.h.
 #include "models/language/prefix_projection.h"
 
 namespace blipft {

@@ -1,7 +1,7 @@
-// A linear layer that is a unit by itself: what one part of a model made, in the width of the next one. In models of
-// vision and language what stands before the text.
+// A linear layer with a separate unit that projects the output of one part of a model to the width of the next part. In
+// vision-language models it computes the prefix rows before the text.
 //
-// Dimension legend: M rows, D width of what is read, H of what comes out.
+// Dimension legend: M rows, D input width, H output width.
 #pragma once
 
 #include <optional>
@@ -16,11 +16,12 @@ class PrefixProjection {
   Unit* unit = nullptr;
   LinearLayer layer;                       // [H, D], with bias
 
-  /// [M, H], the caller's, of x [M, D].
+  /// Returns [M, H] for x [M, D]; the caller must give it back.
   Tensor forward(const StepContext& context, const Tensor& x) const;
-  /// Takes dy [M, H] and x over, publishes the unit. The gradient of x, the caller's, where it is wanted.
+  /// Takes ownership of dy [M, H] and x, publishes the unit. Returns the gradient of x, if requested, which the caller
+  /// must give back.
   Tensor backward(const StepContext& context, Tensor dy, Tensor x, bool input_gradient) const;
-  /// As Model::unit_flops, of so many rows.
+  /// Like Model::unit_flops(), for `rows` rows.
   double flops(Phase phase, int64_t rows, bool input_gradient) const;
 };
 

@@ -1,4 +1,4 @@
-// Embedded texts; see text_embedding.h.
+// Implements the embedding of texts; see text_embedding.h.
 #include "models/language/text_embedding.h"
 
 namespace blipft {
@@ -13,7 +13,7 @@ void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
   if (positions >= 0) args.positions = flat.part(positions, {position_rows, hidden});
 }
 
-// In place.
+// Applies dropout in place.
 void TextEmbedding::drop(const StepContext& context, const MicroBatch& batch, const Tensor& x) const {
   if (!dropout) return;
   const LayerCall rows{.tokens = batch.most_rows, .sample_keys = batch.sample_keys, .packing = batch.packing};

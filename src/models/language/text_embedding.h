@@ -1,7 +1,7 @@
-// Rows of a language model's input: prefix rows that another part of the model made, then embedded tokens, and learned
-// positions where the model has any.
+// The input rows of a language model: prefix rows from another part of the model, then embedded tokens, with learned
+// positions if the model has them.
 //
-// Dimension legend: B samples, Q prefix rows of a sample, M rows in all, V vocabulary, H hidden size.
+// Dimension legend: B samples, Q prefix rows of a sample, M rows in total, V vocabulary, H hidden size.
 #pragma once
 
 #include "models/blocks/block.h"
@@ -14,16 +14,16 @@ class TextEmbedding {
   int64_t vocabulary = 0, hidden = 0;      // V, H
   int64_t tokens = -1;                     // offset of [V, H]
   int64_t positions = -1, position_rows = 0;  // offset of [rows, H], -1: none; see TextEmbed
-  int64_t padding_id = -1;                 // whose token row gets no gradient; -1: none
+  int64_t padding_id = -1;                 // token without gradient; -1: none
   int64_t prefix_rows = 0;                 // Q
-  float token_scale = 1;                   // of token rows, see TextEmbed
+  float token_scale = 1;                   // factor of token rows, see TextEmbed
   DropoutSite dropout;                     // of all rows
 
-  /// [M, H], the caller's. Takes `prefix` [B * Q, H] over, absent without prefix rows.
+  /// Returns [M, H], owned by the caller. Takes ownership of `prefix` [B * Q, H], absent without prefix rows.
   Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix) const;
-  /// A decode step's rows, of cache.tokens at cache.places: [S, H], the caller's.
+  /// Returns the rows of a decode step, cache.tokens at positions cache.places: [S, H], owned by the caller.
   Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) const;
-  /// Takes dx [M, H] over, publishes the unit where it is trained. The prefix's gradient [B * Q, H], where it is wanted.
+  /// Takes ownership of dx [M, H]; publishes a trained unit. Returns the prefix's gradient [B * Q, H], if requested.
   /// `used_again`: a later part of this backward adds to the unit's gradient, and publishes it.
   Tensor backward(const StepContext& context, const MicroBatch& batch, Tensor dx, bool prefix_gradient,
                   bool used_again = false) const;

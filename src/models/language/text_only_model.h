@@ -1,5 +1,5 @@
-// Models that read texts alone: what they compute is what their language computes. A family adds how it is made, its
-// description and its inputs.
+// Base class of models that read only texts: it runs their Language. A family adds the construction, the description
+// and the inputs.
 #pragma once
 
 #include "blipft/model.h"
@@ -7,7 +7,7 @@
 
 namespace blipft {
 
-/// `L`: a Language, empty until the family's constructor has made it.
+/// `L`: a Language class. The family's constructor fills the object.
 template <class L>
 class TextOnlyModel : public Model {
  public:
@@ -39,7 +39,7 @@ class TextOnlyModel : public Model {
   L language_;
 
  private:
-  // What the head reads; `save` keeps what backward needs.
+  // Returns the head's input; `save` keeps what backward needs.
   Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
     context.arena.mark("before_forward");
     const Tensor x = language_.forward(context, batch, compute_, {}, save);
