@@ -1,4 +1,4 @@
-// The table of model families. A family is one function in a file of its own; only this table names all of them.
+// The table of model families. Each family is one function in a separate file; only this table names all of them.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class JsonFields;
 
 struct Family {
   FamilySpec spec;
-  /// Reads and checks config.json of a decoder of texts; null for other models.
+  /// Reads and checks config.json of a text decoder; null for other models.
   DecoderConfig (*read_decoder)(const JsonFields& fields) = nullptr;
   /// Makes the model from config.json; null: make_decoder() makes it from what read_decoder returns.
   std::unique_ptr<Model> (*make)(const JsonFields& fields, const ModelSettings& settings) = nullptr;
@@ -46,8 +46,8 @@ inline std::vector<Family> all_families() {
           glm4(), gemma2(), gemma3_text(), gemma3()};
 }
 
-/// The spec of a decoder of texts that transformers calls `class_name` ("LlamaForCausalLM") and keeps in a module that is
-/// named after `model_type`.
+/// Returns the spec of a text decoder with the transformers class `class_name` ("LlamaForCausalLM") in the module named
+/// after `model_type`.
 FamilySpec decoder_spec(const std::string& model_type, const std::string& class_name);
 
 /// Reads config.json of a decoder of texts of any family. Throws UserError.

@@ -1,4 +1,4 @@
-// Decoders, made of blocks; see decoder.h.
+// Builds decoders from blocks; see decoder.h.
 #include "models/families/decoder/decoder.h"
 
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 
 using HeadNorms = DecoderConfig::HeadNorms;
 
-// Makes the blocks of one.
+// Builds the blocks of a decoder.
 class DecoderBuilder {
  public:
   DecoderBuilder(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
@@ -28,9 +28,10 @@ class DecoderBuilder {
   Sublayer attention(int64_t i, const std::string& name, Unit& unit);
   Sublayer mlp(const std::string& name, Unit& unit);
   Attention::Shape heads(int64_t i) const;
-  // `norm` is one of NormNames; empty: none.
+  // Adds the norm `norm`, one of NormNames; returns nullopt if the name is empty.
   std::optional<Norm> norm(Unit& unit, const std::string& layer, const std::string& norm) const;
-  // Layers over one input, [sum of `outs`, H]: each a matrix of its own, or one that the checkpoint calls `fused`; empty: none.
+  // Adds layers with a common input as one packed layer: from one matrix each, or, unless `fused` is empty, from
+  // that one matrix of the checkpoint.
   LinearLayer add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers, bool bias);
 
   const DecoderConfig& config_;
@@ -76,7 +77,7 @@ class Decoder : public TextOnlyModel<LanguageModel> {
     label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
   }
 
-  /// The names that checkpoints have for what is called as `place` says.
+  /// Adds the names that checkpoints use for the parameters whose names follow `place`.
   void add_names(const DecoderPlace& place, const DecoderPlace& in_files) {
     for (const std::unique_ptr<Unit>& unit : units_) {
       if (holds_adapters(*unit)) continue;
@@ -139,7 +140,7 @@ std::vector<std::string> modules(const std::string& fused, const std::vector<Pac
   return names;
 }
 
-// `name` ends in a dot.
+// `name` must end in a dot.
 Sublayer DecoderBuilder::attention(int64_t i, const std::string& name, Unit& unit) {
   const DecoderConfig& c = config_;
   const std::string self = name + "self_attn.", fused = c.fused_qkv ? self + "qkv_proj" : "";

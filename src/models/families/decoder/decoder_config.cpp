@@ -1,4 +1,4 @@
-// Reading config.json of decoders of texts; see decoder_config.h.
+// Reads config.json of text decoders; see decoder_config.h.
 #include "models/families/decoder/decoder_config.h"
 
 #include "models/config_checks.h"
@@ -11,7 +11,7 @@ namespace {
 void read_heads(const JsonFields& fields, const DecoderDefaults& defaults, DecoderConfig& config) {
   config.heads = fields.positive("num_attention_heads", defaults.heads);
   config.kv_heads = fields.positive("num_key_value_heads", defaults.kv_heads > 0 ? defaults.kv_heads : config.heads);
-  // null means as many as heads, an absent key the default.
+  // null means the number of heads; an absent key means the default.
   if (fields.is_null("num_key_value_heads")) config.kv_heads = config.heads;
   BLIPFT_USER_CHECK(config.heads % config.kv_heads == 0, fields.file(), ": ", fields.prefix(),
                     "num_key_value_heads: found ", config.kv_heads, ", expected a divisor of num_attention_heads, ",

@@ -1,4 +1,4 @@
-// Reading rotary positions; see rotary_config.h.
+// Reads rotary positions; see rotary_config.h.
 #include "models/families/decoder/rotary_config.h"
 
 #include <algorithm>
@@ -8,12 +8,12 @@ namespace blipft {
 
 namespace {
 
-constexpr double kMostScaling = 1e6;         // of positions
+constexpr double kMostScaling = 1e6;         // limit of scaling factors of positions
 
 float f(double x) { return static_cast<float>(x); }
 
-// Long wavelengths are stretched, short ones stay, with a smooth passage between: transformers'
-// _compute_llama3_parameters, operation by operation in f32.
+// Divides frequencies of long wavelengths by the factor, keeps short wavelengths, and interpolates between. Computes
+// transformers' _compute_llama3_parameters operation by operation in f32.
 void scale_llama3(const RotarySource& source, RotaryPositions& rotary, int64_t pairs) {
   const JsonFields &fields = source.fields, &rope = source.rope;
   const auto required = [&](const char* key) {
@@ -21,7 +21,7 @@ void scale_llama3(const RotarySource& source, RotaryPositions& rotary, int64_t p
     return rope.get<double>(key, 0);
   };
   const double factor = required("factor"), low = required("low_freq_factor"), high = required("high_freq_factor");
-  // transformers prefers the one that stands beside.
+  // If both keys exist, transformers prefers the one outside of the rope section.
   const auto length = static_cast<double>(fields.has("original_max_position_embeddings")
                                               ? fields.rows("original_max_position_embeddings", source.positions)
                                               : rope.rows("original_max_position_embeddings", source.positions));
@@ -33,7 +33,7 @@ void scale_llama3(const RotarySource& source, RotaryPositions& rotary, int64_t p
                     kMostScaling);
   for (int64_t i = 0; i < pairs; ++i) {
     float& frequency = rotary.frequencies[static_cast<size_t>(i)];
-    const float wavelength = 1 / frequency * f(2 * M_PI);  // a number over a tensor is this in PyTorch
+    const float wavelength = 1 / frequency * f(2 * M_PI);  // bitwise equal to number / tensor in PyTorch
     const float stretched = wavelength > f(length / low) ? frequency / f(factor) : frequency;
     const float smooth = (1 / wavelength * f(length) - f(low)) / f(high - low);
     const float between = (1 - smooth) * stretched / f(factor) + smooth * stretched;
@@ -51,8 +51,9 @@ void scale_linear(const JsonFields& rope, RotaryPositions& rotary) {
 }
 
 // LongRoPE (Ding et al. 2024) has two lists of factors: one for calls whose longest text has at most the original
-// positions, one for all texts of any longer call. Which of them a text gets would hang on the texts beside it, so that
-// only texts of the first kind are taken here. `powers` are the bases' powers, whose inverse the frequencies are.
+// number of positions, and one for all texts of longer calls. The factors of a text would depend on the other texts of
+// its batch, so only texts of the first kind are supported. `powers` are the powers of the base; the frequencies are
+// their inverses.
 void scale_longrope(const RotarySource& source, const std::vector<float>& powers, RotaryPositions& rotary,
                     int64_t& max_tokens) {
   const JsonFields& rope = source.rope;
@@ -80,7 +81,7 @@ void scale_longrope(const RotarySource& source, const std::vector<float>& powers
 std::string read_type(const RotarySource& source) {
   const JsonFields& rope = source.rope;
   std::string type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
-  if (source.phi && (type == "su" || type == "yarn")) type = "longrope";  // its old names in Phi's files
+  if (source.phi && (type == "su" || type == "yarn")) type = "longrope";  // older names in Phi's files
   const bool known = type == "default" || (source.phi ? type == "longrope" : type == "linear" || type == "llama3");
   BLIPFT_USER_CHECK(known, rope.file(), ": ", rope.prefix(), rope.has("rope_type") ? "rope_type" : "type",
                     ": found \"", brief(type), "\", supported are ",

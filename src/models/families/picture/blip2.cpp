@@ -1,4 +1,4 @@
-// BLIP-2 (Li et al. 2023): a Q-Former's queries that read the picture alone, before OPT or T5.
+// BLIP-2 (Li et al. 2023): a Q-Former whose queries read only the picture, before OPT or T5.
 #include "models/families/families.h"
 #include "models/families/picture/blip2_config.h"
 

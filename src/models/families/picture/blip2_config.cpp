@@ -1,4 +1,4 @@
-// Reading config.json of BLIP-2. Defaults are those of transformers' configuration classes.
+// Reads config.json of BLIP-2. Defaults are those of transformers' configuration classes.
 #include "models/families/picture/blip2_config.h"
 
 #include "models/config_checks.h"
@@ -22,7 +22,7 @@ void check_heads(const JsonFields& fields, int64_t hidden, int64_t heads) {
                     " into heads of at most 128");
 }
 
-// Some configurations hold a vanishing range that is only meant for weights that are loaded over.
+// Replaces a tiny initializer range, which some configurations contain because their weights are always loaded.
 float init_std(const JsonFields& fields, const std::string& key) {
   const float value = fields.deviation(key, 0.02f);
   return value < 1e-4f ? 0.02f : value;
@@ -69,7 +69,7 @@ VitShape read_vision(const JsonFields& fields) {
   check_heads(fields, vision.hidden, vision.heads);
   BLIPFT_USER_CHECK(vision.image >= vision.patch, fields.file(), ": ", fields.prefix(), "patch_size: ", vision.patch,
                     " is larger than image_size ", vision.image);
-  constexpr int64_t kMostOfStrip = 32768;  // pixels of a row of patches, of which a GPU's thread block keeps all colours
+  constexpr int64_t kMostOfStrip = 32768;  // pixels of a row of patches; a thread block holds all their colours
   BLIPFT_USER_CHECK(vision.image * vision.patch <= kMostOfStrip, fields.file(), ": ", fields.prefix(), "image_size: ",
                     vision.image, " times patch_size ", vision.patch, " is ", vision.image * vision.patch,
                     "; a row of patches has at most ", kMostOfStrip, " pixels here");
@@ -83,7 +83,7 @@ QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int6
   shape.inner = fields.positive("intermediate_size", shape.inner);
   shape.layers = fields.layers("num_hidden_layers", shape.layers);
   shape.cross_frequency = fields.positive("cross_attention_frequency", shape.cross_frequency);
-  shape.encoder_hidden = picture_hidden;  // transformers overwrites encoder_hidden_size the same way
+  shape.encoder_hidden = picture_hidden;  // transformers overwrites encoder_hidden_size in the same way
   shape.queries = queries;
   shape.norm_eps = fields.epsilon("layer_norm_eps", shape.norm_eps);
   shape.hidden_dropout = fields.probability("hidden_dropout_prob", shape.hidden_dropout);

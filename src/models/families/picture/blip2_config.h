@@ -1,4 +1,4 @@
-// What config.json says of a BLIP-2 model with an OPT or a T5 language model.
+// Reads config.json of a BLIP-2 model with an OPT or a T5 language model.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ class JsonFields;
 /// supported.
 BlipConfig read_blip2(const JsonFields& fields);
 
-// What the reading of BLIP-2's relatives shares.
+// Functions that other families of the BLIP kind share.
 
-/// All but the language model; `queries` of a Q-Former without instructions.
+/// Reads everything except the language model and the instructions of a Q-Former.
 BlipConfig read_blip(const JsonFields& fields);
-/// The model_type of a language model, which is either `decoder` or "t5". Throws where use_decoder_only_language_model says
-/// otherwise.
+/// Returns true if the model_type of the language model is "t5", false if it is `decoder`. Throws UserError for others,
+/// or if use_decoder_only_language_model contradicts.
 bool has_encoder(const JsonFields& fields, const std::string& decoder);
 
 }  // namespace blipft

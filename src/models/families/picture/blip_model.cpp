@@ -1,7 +1,7 @@
-// BLIP-2 and its relatives; see blip_model.h.
+// Implements BLIP-2 and related models; see blip_model.h.
 //
 // Dimension legend: B samples; V picture tokens, E vision hidden size; Q queries, D Q-Former hidden size; M rows of the
-// language model in all, H its hidden size.
+// language model in total, H its hidden size.
 #include "models/families/picture/blip_model.h"
 
 #include "models/config_checks.h"
@@ -12,9 +12,9 @@ namespace blipft {
 
 namespace {
 
-constexpr uint32_t kQFormerSites = 1000, kLanguageSites = 2000;  // dropout sites: one number per place in the model
+constexpr uint32_t kQFormerSites = 1000, kLanguageSites = 2000;  // first dropout sites; each site has a unique number
 
-// What differs from one language model to another.
+// Functions that depend on the type of the language model.
 
 struct LanguagePlace {
   std::string root = "language_model.", units = "language.";
@@ -114,7 +114,7 @@ class BlipModel : public Model {
   double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override;
 
  private:
-  // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
+  // True if backward continues into the Q-Former, and into the projection after it.
   bool into_qformer() const { return vision_group_.trained || qformer_.trained(); }
   bool into_prefix() const { return into_qformer() || projection_group_.trained; }
   std::function<Unit&(const std::string&)> units_of(const ParameterGroup* group) {
@@ -135,10 +135,10 @@ class BlipModel : public Model {
   bool label_rows_ = false;
 
   // Saved for backward.
-  Tensor picture_, queries_;               // [B * V, E], what the Q-Former reads; [B * Q, D], what it gives
+  Tensor picture_, queries_;               // [B * V, E], input of the Q-Former; [B * Q, D], its output
 };
 
-// What stands before the texts [B * Q, H], the caller's; `save` keeps what backward needs.
+// Returns the rows before the texts [B * Q, H], owned by the caller; `save` keeps what backward needs.
 Tensor BlipModel::prefix(const StepContext& context, const MicroBatch& batch, bool save) {
   picture_ = vision_.forward(context, batch, save && vision_group_.trained);
   queries_ = qformer_.forward(context, batch, picture_, save && into_qformer());
@@ -148,7 +148,7 @@ Tensor BlipModel::prefix(const StepContext& context, const MicroBatch& batch, bo
   return rows;
 }
 
-// What the head reads [M, H]; `save` keeps what backward needs.
+// Returns the head's input [M, H]; `save` keeps what backward needs.
 Tensor BlipModel::forward(const StepContext& context, const MicroBatch& batch, bool save) {
   context.arena.mark("before_forward");
   const Tensor rows = prefix(context, batch, save);
@@ -191,7 +191,7 @@ void check_attention_dropout(const DecoderConfig& config, const std::string& fil
 void check_attention_dropout(const OptShape& shape, const std::string& file, bool dropout) {
   check_dropout(file, "text_config.attention_dropout", shape.attention_dropout, dropout);
 }
-void check_attention_dropout(const T5Config&, const std::string&, bool) {}  // it has an operation
+void check_attention_dropout(const T5Config&, const std::string&, bool) {}  // T5 supports attention dropout
 
 }  // namespace
 

@@ -1,5 +1,6 @@
-// What BLIP-2 and its relatives share: a vision tower, a Q-Former that reads it, and a language model that continues from what
-// the Q-Former read: a decoder, or an encoder and a decoder, whose encoder reads it before the prompt.
+// The common part of BLIP-2 and related models: a vision tower, a Q-Former that reads its output, and a language model
+// that reads the Q-Former's output before the text (a decoder) or before the prompt (an encoder-decoder, in its
+// encoder).
 //
 // Parameter groups: vision, qformer, language_projection, language.
 #pragma once
@@ -16,15 +17,15 @@
 
 namespace blipft {
 
-/// What config.json says of one.
+/// The configuration of such a model in config.json.
 struct BlipConfig {
-  std::string family;                      ///< for people
+  std::string family;                      ///< name in descriptions
   VitShape vision;
-  QFormerShape qformer;                    ///< where it reads instructions, so do they
+  QFormerShape qformer;                    ///< its `instruction` is set if the family reads instructions
   std::variant<OptShape, DecoderConfig, T5Config> language;
 };
 
-/// `config_file`: where it was read, for messages.
+/// `config_file`: the file of `config`, for messages.
 std::unique_ptr<Model> make_blip_model(BlipConfig config, const std::string& config_file, const ModelSettings& settings);
 
 }  // namespace blipft

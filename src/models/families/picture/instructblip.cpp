@@ -1,4 +1,4 @@
-// InstructBLIP (Dai et al. 2023): BLIP-2 whose Q-Former reads the instruction, too, before a Vicuna (LLaMA) or T5.
+// InstructBLIP (Dai et al. 2023): a BLIP-2 whose Q-Former also reads the instruction, before a Vicuna (LLaMA) or T5.
 #include "models/families/families.h"
 #include "models/families/picture/instructblip_config.h"
 

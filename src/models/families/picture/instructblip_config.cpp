@@ -1,4 +1,4 @@
-// Reading config.json of InstructBLIP. Defaults are those of transformers' configuration classes.
+// Reads config.json of InstructBLIP. Defaults are those of transformers' configuration classes.
 #include "models/families/picture/instructblip_config.h"
 
 #include "io/json_fields.h"

@@ -1,4 +1,4 @@
-// What config.json says of an InstructBLIP model with a LLaMA (Vicuna) or a T5 language model.
+// Reads config.json of an InstructBLIP model with a LLaMA (Vicuna) or a T5 language model.
 #pragma once
 
 #include "models/families/picture/blip_model.h"

@@ -1,4 +1,4 @@
-// The Q-Former, made of blocks; see qformer.h.
+// Builds the Q-Former from blocks; see qformer.h.
 #include "models/families/picture/qformer.h"
 
 #include "models/blocks/attention.h"
@@ -7,9 +7,9 @@
 namespace blipft {
 
 namespace {
-// Dropout sites of a layer; the first of all is the input's.
+// Dropout sites of a layer. The first site of the Q-Former belongs to its input.
 enum Site : uint32_t { kSelfProbabilities, kSelfOutput, kCrossProbabilities, kCrossOutput, kMlpOutput, kSites };
-// Behind those of all layers, of the instructions' MLPs, one a layer.
+// Returns the site of an instruction MLP: one for each layer, after the sites of all layers.
 uint32_t instruction_site(int64_t layers, int64_t i) { return 1 + static_cast<uint32_t>(kSites * layers + i); }
 }  // namespace
 
@@ -77,7 +77,7 @@ void QFormer::add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit
   layers_.layers.push_back(std::move(layer));
 }
 
-// `which` of a layer's MLPs.
+// Adds the MLP `which` of a layer ("_query" or "").
 Sublayer QFormer::mlp(Unit& unit, const std::string& name, const char* which, uint32_t site, LoraBuilder& lora) const {
   const QFormerShape& s = shape_;
   const std::string inner = concat(name, "intermediate", which, ".dense"), output = concat(name, "output", which);
@@ -115,7 +115,7 @@ void QFormer::backward(const StepContext& context, const MicroBatch& batch, cons
   MemoryGradient memory{dpicture};
   LayerCall of = call(batch, picture);
   of.memory_gradient = &memory;
-  if (shape_.instruction) {                // what became of the instructions is read by nobody
+  if (shape_.instruction) {                // nothing reads the output rows of the instructions
     const Tensor all = take(context, "gradients", dy.dtype, {batch.instruction.rows, shape_.hidden});
     RowBlocks rows = RowRange{shape_.queries}.of(all, dy, of.tokens, of.packing);
     rows.keep = false;

@@ -1,7 +1,8 @@
-// The Q-Former: learned queries that attend to themselves and, in every few layers, to the picture. Its norms stand after
-// the sums. With instructions (InstructBLIP), the queries attend to those too, whose rows go through MLPs of their own.
+// The Q-Former: learned queries that attend to themselves and, in every cross_frequency-th layer, to the picture. Its
+// norms follow the residual sums. With instructions (InstructBLIP), the queries attend to these too; both use separate
+// MLPs.
 //
-// Dimension legend: B samples, Q queries of a sample, R rows in all (B * Q, and those of the instructions), D hidden
+// Dimension legend: B samples, Q queries of a sample, R rows in total (B * Q, plus those of the instructions), D hidden
 // size, F inner size, P picture tokens of a sample, E picture hidden size, N heads.
 #pragma once
 
@@ -23,18 +24,18 @@ struct QFormerShape {
 class QFormer {
  public:
   using AddUnit = std::function<Unit&(const std::string& name)>;
-  /// `site`: the first of its dropout sites.
+  /// `site`: number of its first dropout site.
   QFormer(const QFormerShape& shape, uint32_t site, const ModelSettings& settings, const AddUnit& add_unit, LoraBuilder& lora);
 
-  /// Whether any of it is trained, its layers or adapters beside them.
+  /// Returns true if any part is trained: its input, its layers or their adapters.
   bool trained() const { return input_.unit().trainable || layers_.trained(); }
-  /// picture [B * P, E]. The attended queries [B * Q, D], the caller's; `save` keeps what backward needs.
+  /// picture [B * P, E]. Returns the output of the queries [B * Q, D], owned by the caller; `save`: for backward.
   Tensor forward(const StepContext& context, const MicroBatch& batch, const Tensor& picture, bool save);
-  /// Takes dy [B * Q, D] over, fills dpicture [B * P, E] where it is there, publishes the trained units.
+  /// Takes ownership of dy [B * Q, D], writes dpicture [B * P, E] unless it is absent, publishes the trained units.
   void backward(const StepContext& context, const MicroBatch& batch, const Tensor& picture, Tensor dy,
                 const Tensor& dpicture);
-  /// As Model::unit_flops; nothing for a unit that is not its own. `reached`: backward comes here. `instruction_rows`
-  /// of a sample.
+  /// Like Model::unit_flops(); nullopt for other units. `reached`: backward continues into the Q-Former.
+  /// `instruction_rows`: of a sample.
   std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t picture_tokens,
                                    bool reached, bool picture_gradient, double instruction_rows = 0) const;
 

@@ -1,4 +1,4 @@
-// The Q-Former's input; see qformer_input.h.
+// Implements the Q-Former's input; see qformer_input.h.
 #include "models/families/picture/qformer_input.h"
 
 namespace blipft {
@@ -20,7 +20,7 @@ void QFormerInput::add(Unit& unit, float norm_eps, float init_std) {
   norm_ = add_norm(unit, "qformer.embeddings.layernorm", hidden, norm_eps);
 }
 
-// The rows of a table, of the words' or of their places', that belong to the instructions.
+// Returns the arguments to embed the instructions' words, or their positions if `places`.
 TextEmbed QFormerInput::table(const MicroBatch& batch, const Tensor& flat, bool places) const {
   const int64_t size = places ? instruction.positions : instruction.vocabulary;
   return {.ids = places ? batch.instruction.places : batch.instruction.ids, .lengths = batch.instruction.lengths,
@@ -28,7 +28,7 @@ TextEmbed QFormerInput::table(const MicroBatch& batch, const Tensor& flat, bool 
           .padding_id = places ? -1 : instruction.padding_id, .packing = batch.instruction.text_packing};
 }
 
-// What is normed [R, D], the caller's. Without instructions the queries [Q, D], which are the same for every sample.
+// Returns the norm's input [R, D], owned by the caller. Without instructions: the queries [Q, D] of all samples.
 Tensor QFormerInput::rows(const StepContext& context, const MicroBatch& batch, const LayerCall& call,
                           const Tensor& flat) const {
   if (!instruction) return queries_of(flat);
@@ -58,7 +58,7 @@ Tensor QFormerInput::forward(const StepContext& context, const MicroBatch& batch
   give(context, normed);
   if (instruction) {
     give(context, x);
-  } else {                                 // the norm has run once over what is the same for every sample
+  } else {                                 // the norm has run once for all samples; copies its output to each
     const Tensor one = std::exchange(y, take(context, "queries", flat.dtype, {call.batch * queries, hidden}));
     context.ops.tile_rows(one, y, context.stream);
     context.arena.give(one);

@@ -1,7 +1,7 @@
-// What the Q-Former's layers read: the learned queries, alone (BLIP-2), or with the embedded instruction of each sample
-// behind them (InstructBLIP); normed.
+// The normalized input of the Q-Former's layers: the learned queries (BLIP-2), or the queries followed by the embedded
+// instruction of each sample (InstructBLIP).
 //
-// Dimension legend: B samples, Q queries of a sample, R rows in all (B * Q, and those of the instructions), D hidden
+// Dimension legend: B samples, Q queries of a sample, R rows in total (B * Q, plus those of the instructions), D hidden
 // size, V vocabulary.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace blipft {
 
-/// Sizes of the tables that an instruction is embedded with.
+/// Sizes of the tables for the embedding of instructions.
 struct InstructionShape {
-  int64_t vocabulary = 0, positions = 512;   ///< vocabulary 0: there are no instructions
-  int64_t padding_id = 0;                    ///< its row gets no gradient
+  int64_t vocabulary = 0, positions = 512;   ///< vocabulary 0: no instructions
+  int64_t padding_id = 0;                    ///< token without gradient
   explicit operator bool() const { return vocabulary > 0; }
 };
 
@@ -23,11 +23,11 @@ class QFormerInput {
   InstructionShape instruction;
   DropoutSite dropout;
 
-  /// Declares the parameters in `unit`, by the names of their families.
+  /// Declares the parameters in `unit`, with the names that the families' checkpoints use.
   void add(Unit& unit, float norm_eps, float init_std);
-  /// [R, D], the caller's.
+  /// Returns [R, D], owned by the caller.
   Tensor forward(const StepContext& context, const MicroBatch& batch, const LayerCall& call) const;
-  /// Changes dy [R, D], publishes the unit; only where it is trained.
+  /// Overwrites dy [R, D], publishes the unit. Only for a trained unit.
   void backward(const StepContext& context, const MicroBatch& batch, const LayerCall& call, const Tensor& dy) const;
   const Unit& unit() const { return *unit_; }
 

@@ -1,4 +1,4 @@
-// The vision tower, made of blocks; see vit.h.
+// Builds the vision tower from blocks; see vit.h.
 #include "models/families/picture/vit.h"
 
 #include <algorithm>
@@ -105,7 +105,7 @@ void Vit::backward(const StepContext& context, const MicroBatch& batch, Tensor d
   embed_backward(context, batch, layers_.backward(context, call(batch), dy));
 }
 
-// Takes dx over.
+// Takes ownership of dx.
 void Vit::embed_backward(const StepContext& context, const MicroBatch& batch, Tensor dx) const {
   const int64_t e = shape_.hidden;
   const ObservedPhase phase(context, Phase::backward, *embeddings_);
@@ -117,7 +117,7 @@ void Vit::embed_backward(const StepContext& context, const MicroBatch& batch, Te
                                     context.stream);
   give(context, dx);
   const Tensor rows = patches_of(context, batch);
-  // The weight itself is not read: pictures have no gradient.
+  // The pass has no weights, because the gradient of pictures is not computed.
   UnitBackward pass({context, {}, {}, {}}, {gradient, {}});
   patch_embedding_.weight_gradient(pass, dembedded, rows);
   pass.keep(rows);

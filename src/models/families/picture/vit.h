@@ -1,5 +1,5 @@
-// The vision tower (ViT): a picture in patches, a class token, learned positions, layers with norms before, a norm at the
-// end.
+// The vision tower (ViT): patches of a picture, a class token, learned positions, layers with norms before attention
+// and MLP, and a final norm.
 //
 // Dimension legend: B samples; P patches of a picture, V = 1 + P picture tokens, E hidden size.
 #pragma once
@@ -12,7 +12,7 @@ namespace blipft {
 
 struct VitShape {
   int64_t hidden = 1408, inner = 6144, layers = 39, heads = 16, image = 224, patch = 14;
-  float norm_eps = 1e-6f, attention_dropout = 0;  // attention_dropout: not supported, but where dropout is off
+  float norm_eps = 1e-6f, attention_dropout = 0;  // attention_dropout: must be 0 unless dropout is off
   bool qkv_bias = true;
   float init_std = 0.02f;
   int64_t patches() const { return (image / patch) * (image / patch); }
@@ -22,14 +22,14 @@ struct VitShape {
 class Vit {
  public:
   using AddUnit = std::function<Unit&(const std::string& name)>;
-  /// `root`: how the names of its tensors begin ("vision_model.").
+  /// `root`: prefix of its tensors' names ("vision_model.").
   Vit(const VitShape& shape, const std::string& root, const ModelSettings& settings, const AddUnit& add_unit);
 
-  /// The normed tokens [B * V, E], the caller's; `save` keeps what backward needs.
+  /// Returns the normalized tokens [B * V, E], owned by the caller; `save` keeps what backward needs.
   Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
-  /// Takes dy [B * V, E] over, publishes all units.
+  /// Takes ownership of dy [B * V, E], publishes all units.
   void backward(const StepContext& context, const MicroBatch& batch, Tensor dy);
-  /// As Model::unit_flops, for a tower that is trained as a whole or not at all; nothing for a unit that is not its own.
+  /// Like Model::unit_flops(), for a tower that is trained as a whole or not at all; nullopt for other units.
   std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size) const;
 
  private:
@@ -49,7 +49,7 @@ class Vit {
   Unit* norm_unit_ = nullptr;
   Norm norm_;
   // Saved for backward.
-  Tensor out_;                             // [B * V, E] before the norm
+  Tensor out_;                             // [B * V, E], input of the norm
   NormResult normed_;                      // its statistics
 };
 

@@ -1,6 +1,6 @@
-// Gemma 2 (Gemma Team 2024) and the texts' part of Gemma 3 (2025): norms before and after each branch, soft caps or
-// norms of queries and keys, most layers within a window, embeddings that are scaled. Of a Gemma 3 that sees pictures too (4B and
-// up) the texts' part is trained and generates; the rest of its folder stays as it is.
+// Gemma 2 (Gemma Team 2024) and the text part of Gemma 3 (2025): norms before and after each branch, soft caps or norms
+// of queries and keys, a window in most layers, scaled embeddings. Of a Gemma 3 with pictures (4B and larger), only the
+// text part is trained and generates text; saved models keep the rest unchanged.
 #include <cmath>
 #include <utility>
 
@@ -19,7 +19,7 @@ constexpr float kMostCap = 1e6f;
 constexpr DecoderDefaults kGemma2{256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6f, true, 0};
 constexpr DecoderDefaults kGemma3{262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6f, true, 0};
 
-/// A soft cap; null: none.
+/// Reads a soft cap; null: none.
 float read_cap(const JsonFields& fields, const char* key, float absent) {
   if (fields.is_null(key) || (!fields.has(key) && absent == 0)) return 0;
   const float cap = fields.get<float>(key, absent);
@@ -35,7 +35,7 @@ void read_windows(const JsonFields& fields, int64_t pattern, DecoderConfig& conf
   set_windows(config, window, sliding);
 }
 
-/// Gemma 3 has two of them: layers with a window turn faster. An old file's scaling is of the others alone.
+/// Gemma 3 has two kinds: layers with a window rotate faster. Scaling in an old file applies only to the other layers.
 void read_both_rotaries(const JsonFields& fields, DecoderConfig& config) {
   const JsonFields nested = fields.section("rope_parameters");
   for (const char* key : {"rope_type", "rope_theta", "factor"})
@@ -70,7 +70,7 @@ DecoderConfig read(const JsonFields& fields, bool third) {
   fields.only<bool>("use_bidirectional_attention", false);
   const auto scalar = static_cast<double>(fields.positive("query_pre_attn_scalar", 256));
   config.score_scale = static_cast<float>(1 / std::sqrt(scalar));
-  // A Gemma 3's attn_logit_softcapping is read by nobody, in transformers neither.
+  // transformers ignores attn_logit_softcapping in Gemma 3 too.
   if (!third) config.score_cap = read_cap(fields, "attn_logit_softcapping", 50);
   config.logit_cap = read_cap(fields, "final_logit_softcapping", third ? 0 : 30);
   config.token_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden)));
@@ -92,8 +92,8 @@ DecoderConfig read_gemma3(const JsonFields& fields) {
                     ": text_config: found nothing, expected the sizes of the language model of a gemma3");
   texts.only<std::string>("model_type", "gemma3_text");
   DecoderConfig config = read_gemma3_text(texts);
-  config.logit_cap = 0;                    // which transformers does not apply here
-  // transformers goes by the outer one.
+  config.logit_cap = 0;                    // transformers does not apply the cap in this model
+  // transformers uses the outer key.
   config.tied = fields.get<bool>("tie_word_embeddings", config.tied);
   return config;
 }

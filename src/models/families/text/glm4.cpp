@@ -1,5 +1,5 @@
-// GLM-4 0414 (Zhipu AI 2025): norms before attention and MLP and after them, gate and up as one matrix, rotary positions in the
-// first half of each head. Files have the two elements of a rotated pair side by side.
+// GLM-4 0414 (Zhipu AI 2025): norms before and after attention and MLP, gate and up as one matrix, rotary positions in
+// the first half of each head. In files the two elements of a rotated pair are adjacent.
 #include "models/families/decoder/decoder_config.h"
 #include "models/families/families.h"
 

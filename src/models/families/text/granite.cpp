@@ -1,5 +1,5 @@
-// Granite 3 (IBM 2024): LLaMA with a factor of embedded tokens, of what attention and MLP add, of attention's scores and of the
-// logits.
+// Granite 3 (IBM 2024): LLaMA with factors of embedded tokens, of the outputs of attention and MLP, of attention scores
+// and of logits.
 #include "models/families/decoder/decoder_config.h"
 #include "models/families/families.h"
 

@@ -1,4 +1,4 @@
-// LLaMA's config.json, which other families contain.
+// Reads LLaMA's config.json, which is also a part of other families' files.
 #pragma once
 
 #include "models/families/decoder/decoder.h"

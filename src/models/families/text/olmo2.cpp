@@ -1,4 +1,4 @@
-// OLMo 2: norms after attention and MLP, inside of the branches, and norms of all queries and of all keys.
+// OLMo 2: norms after attention and MLP, inside the branches, and norms over all heads of queries and of keys.
 #include "models/families/decoder/decoder_config.h"
 #include "models/families/families.h"
 

@@ -1,4 +1,4 @@
-// OPT, made of blocks; see opt.h.
+// Builds OPT from blocks; see opt.h.
 #include "models/families/text/opt.h"
 
 #include "models/blocks/attention.h"

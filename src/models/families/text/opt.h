@@ -1,4 +1,4 @@
-// OPT (Zhang et al. 2022), as the language model inside BLIP-2: layers with norms before, ReLU, learned positions.
+// OPT (Zhang et al. 2022), the language model in BLIP-2: norms before attention and MLP, ReLU, learned positions.
 #pragma once
 
 #include <functional>
@@ -11,20 +11,20 @@ namespace blipft {
 struct OptShape {
   int64_t vocabulary = 50272, hidden = 768, inner = 3072, layers = 12, heads = 12, positions = 2048, padding_id = 1;
   float dropout = 0.1f, norm_eps = 1e-5f, init_std = 0.02f;
-  float attention_dropout = 0;             ///< of the probabilities: not supported, but where dropout is off
+  float attention_dropout = 0;             ///< of attention probabilities: must be 0 unless dropout is off
   Activation activation = Activation::relu;
   bool bias = true, tied = true;
 };
 
-/// Where OPT stands in a model.
+/// The names and numbers of OPT as a part of a model.
 struct OptPlace {
-  std::string root;                        ///< how the names of its tensors begin ("language_model.")
-  std::string units;                       ///< and those of its units ("language.")
-  uint32_t dropout_site = 0;               ///< the first of its dropout sites, two a layer
-  int64_t prefix_rows = 0;                 ///< of each sample, before its text
+  std::string root;                        ///< prefix of its tensors' names ("language_model.")
+  std::string units;                       ///< prefix of its units' names ("language.")
+  uint32_t dropout_site = 0;               ///< number of its first dropout site; it has two per layer
+  int64_t prefix_rows = 0;                 ///< rows of each sample before its text
 };
 
-/// Adds its units to a model, which `add_unit` does.
+/// Builds OPT; `add_unit` adds its units to a model.
 LanguageModel make_opt(const OptShape& shape, const OptPlace& place, const ModelSettings& settings,
                        const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora);
 

@@ -1,4 +1,4 @@
-// Phi 3 and 4: q, k and v are one matrix of the checkpoint, and so are gate and up; part of each head has rotary positions.
+// Phi 3 and 4: one checkpoint matrix for q, k and v, one for gate and up; rotary positions in a part of each head.
 #include "models/families/decoder/decoder_config.h"
 #include "models/families/decoder/rotary_config.h"
 #include "models/families/families.h"

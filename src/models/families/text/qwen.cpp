@@ -1,4 +1,4 @@
-// Qwen 2, with biases of q, k and v, and Qwen 3, with norms of each head of queries and keys. The later layers may have a
+// Qwen 2, with biases of q, k and v, and Qwen 3, with norms of each head of queries and keys. Later layers may have a
 // window.
 #include "models/families/decoder/decoder_config.h"
 #include "models/families/families.h"

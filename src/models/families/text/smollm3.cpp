@@ -1,4 +1,4 @@
-// SmolLM 3: some layers have no rotary positions, and these may have a window.
+// SmolLM 3: some layers have no rotary positions; these layers may have a window.
 #include "models/families/decoder/decoder_config.h"
 #include "models/families/families.h"
 

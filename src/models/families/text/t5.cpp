@@ -1,4 +1,4 @@
-// T5, made of blocks; see t5.h.
+// Builds T5 from blocks; see t5.h.
 #include "models/families/text/t5.h"
 
 #include <cmath>

@@ -1,7 +1,7 @@
-// The T5 family (Raffel et al. 2020): T5, T5 v1.1 and flan-T5, as text models and inside of a BLIP-2.
+// The T5 family (Raffel et al. 2020): T5, T5 v1.1 and flan-T5, as text models and as part of a BLIP-2.
 //
-// Parameter groups of the text models: embeddings (both sides', with a tied head's weight), encoder (its layers and the norm
-// behind them), decoder, head (the decoder's final norm and an own head's weight).
+// Parameter groups of the text models: embeddings (of both sides, with a tied head's weight), encoder (its layers and
+// the norm after them), decoder, head (the decoder's final norm and an untied head's weight).
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@
 
 namespace blipft {
 
-/// Which part of the model a unit is of.
+/// The part of the model to which a unit belongs.
 enum class T5Part { embeddings, encoder, decoder, head };
 
-/// Where a T5 stands in a model.
+/// The names and numbers of a T5 as a part of a model.
 struct T5Place {
-  std::string root, units;                 ///< what comes before names of parameters, and of units
-  uint32_t dropout_site = 0;               ///< the first of its own
-  int64_t prefix_rows = 0;                 ///< before the source
+  std::string root, units;                 ///< prefixes of the names of parameters, and of units
+  uint32_t dropout_site = 0;               ///< number of its first dropout site
+  int64_t prefix_rows = 0;                 ///< rows before the source
 };
 EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
                        const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora);

@@ -1,4 +1,4 @@
-// Reading config.json of a T5; see t5_config.h. Defaults are those of transformers' T5Config.
+// Reads config.json of a T5; see t5_config.h. Defaults are those of transformers' T5Config.
 #include "models/families/text/t5_config.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMostHeadSize = 256;
 
-/// dense_act_fn wins over feed_forward_proj, whose gated-gelu means the form with tanh.
+/// dense_act_fn overrides feed_forward_proj, whose value gated-gelu means gelu with tanh.
 void read_activation(const JsonFields& fields, T5Config& config) {
   const std::string form = fields.get<std::string>("feed_forward_proj", "relu"), prefix = "gated-";
   config.gated = form.starts_with(prefix);
@@ -78,7 +78,7 @@ T5Config T5Config::read(const JsonFields& fields) {
   return config;
 }
 
-// first[k] is the least distance whose bucket is k or a later one. In f32, as transformers computes it.
+// first[k] is the smallest distance with a bucket of at least k. Computed in f32, as in transformers.
 RelativeBias relative_rule(const T5Config& config, bool both_ways) {
   RelativeBias rule;
   rule.distances = both_ways ? config.buckets / 2 : config.buckets;

@@ -1,8 +1,8 @@
-// What config.json says of a T5: the original one, T5 v1.1 and flan-T5, and the language model of a BLIP-2.
+// Reads config.json of a T5: the original T5, T5 v1.1 and flan-T5, and the language model of a BLIP-2.
 //
-// Two things of the file have changed their meaning in transformers 5, which writes tie_word_embeddings: true always: the
-// output is scaled where scale_decoder_outputs says so, else where tie_word_embeddings is not false; and the head has a
-// weight of its own where the checkpoint has one.
+// transformers 5 always writes tie_word_embeddings: true, and reads two things differently. It scales the output
+// according to scale_decoder_outputs, or, if that key is absent, unless tie_word_embeddings is false. And the head is
+// untied if the checkpoint contains a weight of the head.
 #pragma once
 
 #include <string>
@@ -21,16 +21,16 @@ struct T5Config {
   bool gated = false;
   Activation activation = Activation::relu;            // of a plain MLP
   GateActivation gate = GateActivation::gelu_tanh;     // of a gated one
-  bool scaled = true;                      // what the head reads, by 1 / sqrt(hidden)
-  bool tied = true;                        // unless the checkpoint has a head of its own
+  bool scaled = true;                      // scale the head's input by 1 / sqrt(hidden)
+  bool tied = true;                        // ignored if the checkpoint contains a weight of the head
 
-  /// Reads and checks config.json, or a part of it; absent keys have transformers' defaults. Throws UserError naming file,
-  /// key, found value and what is supported.
+  /// Reads and checks config.json, or a section of it; absent keys have transformers' defaults. Throws UserError with
+  /// file, key, found value and supported values.
   static T5Config read(const JsonFields& fields);
 };
 
-/// The buckets of an encoder, for keys before and after the query, or of a decoder; see RelativeBias. Those of
-/// T5Attention._relative_position_bucket.
+/// Returns the buckets of an encoder (`both_ways`: keys before and after the query) or of a decoder; see RelativeBias.
+/// Equal to those of T5Attention._relative_position_bucket.
 RelativeBias relative_rule(const T5Config& config, bool both_ways);
 
 }  // namespace blipft
