@@ -53,7 +53,7 @@ class World {
   int64_t max(int64_t value) const;
   double max(double value) const;
   double sum(double value) const;
-  /// Rank 0 gathers `bytes` from each rank, in rank order; `out` may be null on the others.
+  /// Gathers `bytes` bytes from each rank into `out` on rank 0, in rank order; `out` may be null on other ranks.
   void gather(const void* data, int64_t bytes, void* out) const;
   /// Returns the bitwise OR of `bits` over all ranks.
   uint64_t any(uint64_t bits) const;

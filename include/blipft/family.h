@@ -15,7 +15,7 @@ struct ModelClass {
   bool seq_to_seq = false;                 ///< AutoModelForSeq2SeqLM finds it
 };
 
-/// How a family ties the weight of its head to its embeddings.
+/// The rule by which a family ties the weight of its head to its embeddings.
 struct TieRule {
   struct Names {
     std::string head, embeddings;          ///< "lm_head.weight", "model.embed_tokens.weight"

@@ -1,4 +1,4 @@
-// Format: how the elements of a parameter, or of an optimizer's state, are stored.
+// Format: the way in which the elements of a parameter, or of an optimizer state, are stored.
 //
 // A plain format is a dtype: every op reads it. Other formats store blocks of elements together (quantized values and a
 // scale, for example) in one or more planes; they must be decoded before an op uses them, and encoded after it. Blocks

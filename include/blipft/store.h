@@ -95,7 +95,7 @@ class ParameterStore {
     Tensor scales;
     int64_t matrices = 0;                  ///< number of matrices, for formats with scales
   };
-  static constexpr int64_t kScaleWords = 4;  // a scale lies at a multiple of 16 bytes
+  static constexpr int64_t kScaleWords = 4;  // aligns each scale to 16 bytes
   const std::vector<Section>& sections(const Unit& unit) const { return of(unit).sections; }
   /// Returns true if the unit's one section is its flat buffer in the compute dtype, so that nothing must be decoded.
   bool flat(const Unit& unit) const { return of(unit).flat; }

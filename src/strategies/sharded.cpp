@@ -12,7 +12,8 @@
 // order of its communicator (mpi and direct reductions: in rank order), then a sum over shard groups; each of the two
 // rounds to the gradient's dtype. Every rank of a replicate group gets the same bits from its all-reduce, so that
 // replicas stay equal. All collectives of shard and replicate groups run in the communication stream. Collectives over
-// all ranks run in the compute stream, before it has forked in a step and after it has joined. So every rank has one order.
+// all ranks run in the compute stream, before it has forked in a step and after it has joined, so
+// all ranks use one order.
 //
 // The arena assigns memory in program order, and events tie the streams to that order. A gather or reduce-scatter waits
 // for all compute enqueued before it, because its buffer may overlap memory which that compute still uses. Compute
@@ -263,7 +264,7 @@ Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
   } else {
     BLIPFT_CHECK(position_ < course_->order.size() && course_->order[position_] == unit.index, "unit ", unit.name(),
                  " is acquired out of the known order at place ", position_);
-    if (issued_ == position_) promise_next();  // nothing was gathered ahead: this unit first
+    if (issued_ == position_) promise_next();  // nothing was gathered ahead: gather this unit first
     ++position_;
   }
   if (!entry.awaited) {

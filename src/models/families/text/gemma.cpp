@@ -1,5 +1,5 @@
 // Gemma 2 (Gemma Team 2024) and the text part of Gemma 3 (2025): norms before and after each branch, soft caps or norms
-// of queries and keys, a window in most layers, scaled embeddings. Of a Gemma 3 with pictures (4B and larger), only the
+// of queries and keys, a window in most layers, scaled embeddings. In a Gemma 3 with pictures (4B and larger), only the
 // text part is trained and generates text; saved models keep the rest unchanged.
 #include <cmath>
 #include <utility>
