@@ -97,7 +97,7 @@ class Block {
     Tensor of_first;                       ///< gradient of first()'s output; absent if its weight gradient is done
     BiasGradient bias;                     ///< of first(), as its writer got it
   };
-  /// Takes ownership of `saved`.
+  /// Computes gradients; takes ownership of `saved`.
   virtual InputGradient backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
                                  SavedBlock& saved) const = 0;
   /// The second part, if backward() got no input: takes ownership of `gradient.of_first` and of x [M, H], which is

@@ -39,7 +39,7 @@
 
 namespace blipft {
 
-/// One use of a unit, and of the unit with its adapters.
+/// One use of a unit, together with the separate unit of its adapters.
 struct UnitPass {
   const StepContext& context;
   UnitWeights flat;                        ///< the unit's parameters
@@ -138,8 +138,7 @@ class LinearAdapter {
   /// Returns the intermediate result that the gradients of input and parameters share, such as dy B [M, r]. It is
   /// computed once in the main stream; the pass gives it back to the arena. May be absent.
   virtual Tensor reduce(UnitBackward& pass, const MatrixView& dy) const = 0;
-  /// dx [M, in] = add + the adapter's share of the input's gradient, in the main stream. `add` may be absent, dx or
-  /// another.
+  /// dx [M, in] = add + the adapter's share of the input's gradient, in the main stream. `add`: absent, dx or another.
   virtual void input_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced, const MatrixView& add,
                               const MatrixView& dx) const = 0;
   /// Computes gradients of the adapter's own parameters, in pass.weight_stream().
@@ -163,7 +162,7 @@ class LinearLayer {
   void attach(std::shared_ptr<const LinearAdapter> adapter) { attach(std::move(adapter), {0, out}); }
   void attach(std::shared_ptr<const LinearAdapter> adapter, LinearPart to);
 
-  /// `args` without w and bias. `later`: relation of args.x to the x that weight_gradient() will get.
+  /// Computes y; sets w and bias of `args`. `later`: relation of args.x to the x that weight_gradient() will get.
   void forward(const UnitPass& pass, LinearForward args, Fp8Seen later = Fp8Seen::alike) const;
 
   /// Returns true if weight_gradient() will read x. If not, a caller that needs x for nothing else need not keep or
@@ -175,8 +174,8 @@ class LinearLayer {
   }
   /// Returns true if weight_gradient() will read dy.
   bool has_weight_gradient(const UnitBackward& pass) const { return trained(pass) || !adapters.empty(); }
-  /// Returns f32 [1] for the writer of x in forward, or of dy in backward, which must raise it to the largest magnitude
-  /// that it writes, if the layer casts that tensor unchanged; absent: not needed. See Fp8Products::amax().
+  /// Returns f32 [1], which the writer of x in forward, or of dy in backward, must raise to the largest magnitude that
+  /// it writes. Absent if the layer does not cast that tensor unchanged to fp8. See Fp8Products::amax().
   Tensor input_amax(const UnitPass& pass) const { return amax(pass.context, *pass.unit, Fp8Factor::x); }
   Tensor gradient_amax(const UnitPass& pass) const { return gradient_amax(pass.context, *pass.unit); }
   /// gradient_amax() for a writer in the backward of another unit, which precedes `unit`'s backward.
@@ -186,11 +185,11 @@ class LinearLayer {
   /// bias_gradient() for a writer in the backward of another unit, which precedes `unit`'s backward. Takes memory that
   /// weight_gradient() gives back.
   BiasGradient bias_gradient_ahead(const StepContext& context, const Unit& unit) const;
-  /// `args` without w. dx must differ from dy.
+  /// Computes dx; sets w of `args`. dx must differ from dy.
   void input_gradient(UnitBackward& pass, LinearBackwardInput args) const;
-  /// dy [M, out] and x [M, in]: both already written in the main stream and unchanged until join(). `summed` is the
-  /// request that the writer of dy got. x may be absent if needs_input() returns false. `seen`: whether x has the same
-  /// bits as in forward().
+  /// Computes the gradients of weight and bias from dy [M, out] and x [M, in], which must be written in the main stream
+  /// already and stay unchanged until join(). `summed` is the request that the writer of dy got. x may be absent if
+  /// needs_input() returns false. `seen`: tells if x has the same bits as in forward().
   void weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x, const BiasGradient& summed = {},
                        Fp8Seen seen = Fp8Seen::alike) const;
 

@@ -19,7 +19,7 @@ struct Norm {
   bool rms() const { return beta < 0; }
   Tensor g(const UnitWeights& flat) const { return flat.part(gamma, {size}); }
   Tensor b(const UnitWeights& flat) const { return rms() ? Tensor{} : flat.part(beta, {size}); }
-  /// `args` without the parameters and their gradients; sets beta if `args` requests y.
+  /// Runs the backward op; sets the parameters and their gradients in `args`, and beta if `args` requests y.
   void backward(const UnitBackward& pass, NormBackward args) const;
 };
 

@@ -76,7 +76,7 @@ class Sublayer {
     bool makes_input_again = false;        ///< the sublayer below can recompute its input, which is not saved
   };
 
-  /// Takes ownership of `in`.
+  /// Returns the stream after this sublayer. Takes ownership of `in`.
   ResidualStream forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved,
                          bool save) const;
   /// Fills `saved` again for the last sublayer of a layer, as far as backward needs it. Takes ownership of `in`.
@@ -85,7 +85,7 @@ class Sublayer {
   Tensor output_again(const UnitPass& pass, const Saved& saved) const;
   /// The sublayer that computed the input: its backward uses the results of this sublayer's backward.
   struct Below {
-    const Sublayer* sublayer = nullptr;    ///< null: none, or none with requests
+    const Sublayer* sublayer = nullptr;    ///< null: none, or one that needs no results
     const Unit* unit = nullptr;            ///< unit of another layer; null: this one's unit
   };
   /// Takes ownership of `incoming` and `saved`; `input` [M, H] replaces saved.x if that was not saved. Returns the
