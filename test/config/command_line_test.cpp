@@ -18,7 +18,7 @@ CommandLine parse(std::vector<const char*> words) {
 }
 
 std::string parse_message(const std::vector<const char*>& words) {
-  return message_of([&] { parse(words); });
+  return approved(message_of([&] { parse(words); }));
 }
 
 }  // namespace
@@ -64,10 +64,10 @@ TEST_SUITE("config") {
   }
 
   TEST_CASE("command line errors") {
-    CHECK(parse_message({"--pln", "a.yaml"}) == "unknown option --pln; did you mean --plan?");
-    CHECK(parse_message({"--printconfig"}) == "unknown option --printconfig; did you mean --print-config?");
-    CHECK(parse_message({"-plan"}) == "unknown option -plan; did you mean --plan?");
-    CHECK(contains(parse_message({"--zzzzzz"}), "unknown option --zzzzzz; the options are --smoke, --plan"));
+    CHECK(names(parse_message({"--pln", "a.yaml"}), {"--pln", "did you mean --plan?"}));
+    CHECK(names(parse_message({"--printconfig"}), {"--printconfig", "did you mean --print-config?"}));
+    CHECK(names(parse_message({"-plan"}), {"-plan", "did you mean --plan?"}));
+    CHECK(names(parse_message({"--zzzzzz"}), {"--zzzzzz", "--smoke, --plan"}));
     CHECK(contains(parse_message({}), "no run file given; usage: blipft"));
     CHECK(contains(parse_message({"a.yaml", "b.yaml"}), "found \"b.yaml\" beside the run file a.yaml"));
     CHECK(contains(parse_message({"a.yaml", "--ranks"}), "--ranks needs a value"));
@@ -76,8 +76,7 @@ TEST_SUITE("config") {
     CHECK(contains(parse_message({"--plan", "--ranks", "4x", "a.yaml"}), "--ranks: found \"4x\""));
     CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
     for (const char* size : {"24KB", "x", "0", "GiB", "24GiBs", "24  GiB", "24 ", ""})
-      CHECK(contains(parse_message({"--plan", "--fit", size, "a.yaml"}),
-                     "--fit: found \"" + std::string(size) + "\", expected a number of GiB > 0 and <= 1e+06, as in --fit 24GiB"));
+      CHECK(names(parse_message({"--plan", "--fit", size, "a.yaml"}), {"--fit: found \"", size, "\"", "--fit 24GiB"}));
     CHECK(contains(parse_message({"--fit", "24", "a.yaml"}), "--fit is for --plan"));
     CHECK(contains(parse_message({"--plan", "--fit", "24", "--gpu-memory", "24", "a.yaml"}), "is given already"));
     CHECK(contains(parse_message({"--plan", "--node-ranks", "0", "a.yaml"}), "--node-ranks: found \"0\""));
@@ -86,14 +85,11 @@ TEST_SUITE("config") {
     CHECK(contains(parse_message({"--plan", "--print-config", "a.yaml"}), "exclude each other"));
     CHECK(contains(parse_message({"--plan=3", "a.yaml"}), "--plan takes no value"));
     CHECK(contains(parse_message({"", "a.yaml"}), "empty argument"));
-    CHECK(parse_message({"a.yaml", "--train.lr", "1e-4"}) ==
-          "unknown option --train.lr; keys are given without dashes and with an =: train.lr=VALUE");
-    CHECK(parse_message({"a.yaml", "--train.lr=1e-4"}) ==
-          "unknown option --train.lr=1e-4; keys are given without dashes and with an =: train.lr=1e-4");
+    CHECK(names(parse_message({"a.yaml", "--train.lr", "1e-4"}), {"--train.lr", "train.lr=VALUE"}));
+    CHECK(names(parse_message({"a.yaml", "--train.lr=1e-4"}), {"--train.lr=1e-4", ": train.lr=1e-4"}));
     CHECK(contains(parse_message({"a.yaml", "--learning-rate", "1e-4"}), "with an =: train.lr=VALUE"));
     CHECK(contains(parse_message({"a.yaml", "--max_steps=5"}), "with an =: train.max_steps=5"));
-    CHECK(parse_message({"a.yaml", "train.lr", "1e-4"}) ==
-          "found train.lr; keys are given without dashes and with an =: train.lr=VALUE");
+    CHECK(names(parse_message({"a.yaml", "train.lr", "1e-4"}), {"found train.lr", "train.lr=VALUE"}));
     CHECK(contains(parse_message({"--smoke=0", "a.yaml"}), "--smoke: found \"0\", expected an integer >= 1"));
     CHECK(contains(parse_message({"--smoke", "--plan", "a.yaml"}), "--smoke tries a run"));
   }
@@ -113,8 +109,7 @@ TEST_SUITE("config") {
   TEST_CASE("the folder of a run stands for its settings where its weights are used") {
     const TemporaryDirectory folder;
     const std::string run = folder.path.string();
-    CHECK(contains(parse_message({"--evaluate", run.c_str()}),
-                   run + ": found a folder without config.yaml, expected a run file or the folder of a run"));
+    CHECK(names(approved(about_file(message_of([&] { parse({"--evaluate", run.c_str()}); }), run)), {"FILE: ", "config.yaml"}));
     folder.write("config.yaml", "");
     for (const std::vector<const char*>& action : std::vector<std::vector<const char*>>{
              {"--evaluate"}, {"--generate"}, {"--plan", "--evaluate"}}) {

@@ -102,8 +102,7 @@ TEST_SUITE("config") {
     CHECK(names(after_base("trian:\n  lr: 1\n"), {"FILE:5: unknown section trian", "did you mean train?"}));
     CHECK(names(after_base("lr: 1\n"), {"FILE:5: unknown section lr", "did you mean train.lr?"}));
     CHECK(names(after_base("train.lr: 1\n"), {"FILE:5: unknown section train.lr", "in a file write"}));
-    CHECK(contains(after_base("zzz:\n  lr: 1\n"), "the sections are model, adapter, data, train, parallel, "
-                   "checkpoint, generate, evaluate, trace and output"));
+    CHECK(names(after_base("zzz:\n  lr: 1\n"), {"FILE:5: unknown section zzz", "model, adapter, data"}));
   }
 
   TEST_CASE("wrong types") {
@@ -162,8 +161,8 @@ TEST_SUITE("config") {
     CHECK(names(message(""), {"FILE:"}));
     CHECK(contains(message("# only a comment\n"), "FILE: the file is empty"));
     CHECK(names(message("hello\n"), {"FILE:1:", "found \"hello\""}));
-    CHECK(contains(message("- a\n- b\n"), "FILE:1: found a list, expected the sections"));
-    CHECK(contains(message(base + "---\n" + base), "FILE: has something after the end of its first YAML document"));
+    CHECK(names(message("- a\n- b\n"), {"FILE:1: found a list"}));
+    CHECK(names(message(base + "---\n" + base), {"FILE:", "first YAML document", "remove it"}));
     CHECK(contains(message("{model: {path: m}, data: {path: d}} }"), "FILE:1: not valid YAML"));
     CHECK(message("---\n" + base + "...\n").empty());
     CHECK(contains(message(base + "train:\n  lr: [1, 2\nx"), "not valid YAML"));
@@ -212,8 +211,7 @@ TEST_SUITE("config") {
     CHECK(style("'{instruction} it''s'") == "{instruction} it's");
     for (const char* plain : {R"("{instruction}" and "{input}")", R"('{instruction}' # 'x')", R"("{instruction}"")"})
       CHECK(style(plain) == plain);
-    CHECK(contains(with_override(R"(data.prompt_style="\q {instruction}")"),
-                   ", no text in quotes as YAML has it (unknown escape character: q); without them a text is what it is"));
+    CHECK(names(with_override(R"(data.prompt_style="\q {instruction}")"), {"data.prompt_style:", "without them"}));
   }
 
   TEST_CASE("time limits are read as Slurm writes them") {
@@ -240,8 +238,7 @@ TEST_SUITE("config") {
           "override \"data.max_seq_length=78\"");
     CHECK(names(message(data("  max_text_tokens: 4\n  max_seq_length: 77\n")),
                 {"FILE:5: data.max_text_tokens", "remove one"}));
-    CHECK(message(data("  max_seq_length: 4\n  max_seq_length: 77\n")).starts_with(
-          "FILE:5: data.max_text_tokens is given twice (as max_seq_length), first at FILE:4"));
+    CHECK(names(message(data("  max_seq_length: 4\n  max_seq_length: 77\n")), {"FILE:5: data.max_text_tokens", "at FILE:4"}));
     CHECK(names(message(data("  max_seq_length: 1\n")), {"FILE:4: data.max_text_tokens:", "found 1"}));
     CHECK(contains(with_override("data.max_seq_len=4"), "did you mean data.max_text_tokens?"));
   }
@@ -251,8 +248,7 @@ TEST_SUITE("config") {
     CHECK(style("none").empty());
     CHECK(style("Q: {instruction} {input}\nA:").empty());
     CHECK(load(base, {"data.prompt_style={instruction}"}).data.prompt_style == "{instruction}");
-    CHECK(contains(style("alpca"), "expected one of alpaca, none or a text with {instruction} in it; did you mean "
-                                   "alpaca?"));
+    CHECK(names(style("alpca"), {"data.prompt_style:", "did you mean alpaca?"}));
     CHECK(contains(style("Question: {question}"), "a text with {instruction} in it"));
     CHECK(contains(style("{instruction} {output}"), "data.prompt_style: has {output} in it"));
     CHECK(contains(with_override("data.chat_template=lama3"), "did you mean llama3?"));

@@ -27,8 +27,9 @@ inline bool names(std::string_view text, std::initializer_list<std::string_view>
 /// from the messages of the cases that run: build/cpu/tests -ts=config.
 class ApprovedMessages {
  public:
-  static void check(const std::string& message) {
+  static void check(std::string message) {
     static ApprovedMessages approved;
+    for (size_t at; (at = message.find('\n')) != std::string::npos;) message.replace(at, 1, "\\n");
     if (approved.writes_) approved.messages_.insert(message);
     else
       CHECK_MESSAGE(approved.messages_.count(message) == 1, "not in test/approved_messages.txt: ", message);
