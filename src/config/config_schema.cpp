@@ -102,8 +102,8 @@ void add_data(std::vector<Key>& keys) {
   using D = DataSection;
   using Names = std::vector<std::string>;
   d(&D::max_text_tokens, "max_text_tokens", from_to(2, 1 << 27),
-    "longer texts are cut; the first token is given, so that 2 leave one to learn; JSON data has 512 where this is not "
-    "given; it may also be written max_seq_length", Names{"max_length", "max_seq_len", "cutoff_len", "block_size"});
+    "longer texts are truncated; the first token is never a label, so that 2 leave one label; default for JSON data: 512; "
+    "it may also be written max_seq_length", Names{"max_length", "max_seq_len", "cutoff_len", "block_size"});
   keys.back().other_name = "max_seq_length";
   d(&D::prompt_style, "prompt_style", one_of_or_containing({"alpaca", "none"}, "{instruction}"),
     "the prompt of JSON records with instruction and input; none puts both as they are; a text of your own has "
@@ -117,22 +117,22 @@ void add_data(std::vector<Key>& keys) {
     "the day that templates with a date in them (llama3.1, smollm3) write, as 2024-07-26: texts do not change from day to "
     "day");
   d(&D::prompt_template, "prompt_template", any(),
-    "of pictures: a text with {} where their prompt goes, or one without that stands before each caption; it is not learnt; "
-    "empty: prompts as they are, captions alone", Names{"prompt_prefix"});
+    "pictures: a text with {} in place of the prompt, or a text without {} that precedes each caption; the model is not "
+    "trained on it; empty: prompts unchanged, captions without a prompt", Names{"prompt_prefix"});
   d(&D::answers, "answers", words_of<AnswerSelection>(),
     "of a picture's prompt with several answers: draw takes one in each pass, by their weights; all makes a sample of each; "
     "common takes the most frequent");
   d(&D::mask_prompt, "mask_prompt", any(),
-    "true: of JSON records with a prompt the answer alone is learnt; of messages it always is");
+    "true: of JSON records with a prompt, the model is trained on the answer only; with messages it always is");
   d(&D::append_eos, "append_eos", words_of<AutoSwitch>(),
     "puts the end token behind a text; auto puts it behind answers, and else where the tokenizer's files say so");
   d(&D::text_padding, "text_padding", words_of<TextPadding>(),
     "packed gives each text its own length; longest pads all texts of a step to its longest, rounded up to 8; max pads "
-    "to max_text_tokens; auto packs, but pads to the longest where padding is learnt", Names{"padding"});
+    "to max_text_tokens; auto: longest if train.loss_on_padding is true, else packed", Names{"padding"});
   // Samples do not depend on how many threads prepare them, or how far ahead.
-  d(&D::num_workers, "num_workers", from_to(1, most_threads), "each rank decodes and tokenizes with so many threads",
+  d(&D::num_workers, "num_workers", from_to(1, most_threads), "the number of threads of each rank that decode and tokenize",
     Names{"workers"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
-  d(&D::prefetch_steps, "prefetch_steps", from_to(1, 4096), "so many steps are prepared ahead",
+  d(&D::prefetch_steps, "prefetch_steps", from_to(1, 4096), "the number of steps that are prepared ahead",
     Names{"prefetch_factor"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
   d(&D::shuffle, "shuffle", any(), "true: every epoch has a new order");
   d(&D::on_bad_sample, "on_bad_sample", words_of<FaultAction>(),
@@ -235,16 +235,16 @@ void add_train(std::vector<Key>& keys) {
   t(&T::limit_train_batches, "limit_train_batches", above(0, most_steps),
     "up to 1 it is a fraction of an epoch's steps; above 1 it is a number of steps of each epoch");
   t(&T::val_check_interval, "val_check_interval", from_to(0, most_steps),
-    "the run validates after every so many steps and at the end; 0 validates after every epoch",
+    "the run validates every N steps and at the end; 0: after every epoch",
     Names{"val_every", "eval_interval", "eval_steps", "check_val_every_n_epoch"}).on_resume_is(OnResume::allowed);
   t(&T::limit_val_batches, "limit_val_batches", above(0, most_steps),
     "up to 1 it is a fraction of a validation's batches; above 1 it is a number of batches",
     Names{"eval_iters", "max_eval_batches"}).on_resume_is(OnResume::allowed);
   t(&T::early_stopping_patience, "early_stopping_patience", from_to(0, most_steps),
-    "the run ends after so many validations in a row none of which was better, by checkpoint.keep_best or the loss; 0: it "
-    "does not", Names{"patience"}).on_resume_is(OnResume::allowed);
+    "the run ends after N validations in a row without improvement, by checkpoint.keep_best or the loss; 0: never",
+    Names{"patience"}).on_resume_is(OnResume::allowed);
   t(&T::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
-  t(&T::loss_on_padding, "loss_on_padding", any(), "true: padding is learnt too, as in the BLIP-2 tutorial");
+  t(&T::loss_on_padding, "loss_on_padding", any(), "true: the loss includes padding tokens, as in the BLIP-2 tutorial");
   t(&T::loss_normalization, "loss_normalization", words_of<LossNormalization>(),
     "tokens takes the mean over all tokens of a step; micro_batch takes the mean of the micro-batches' means");
   t(&T::dropout, "dropout", any(), "false: all dropout probabilities are 0");
@@ -276,18 +276,18 @@ void add_parallel(std::vector<Key>& keys) {
     "parameters, which are read ahead of each use; activations that checkpointed layers keep",
     Names{"offload_optimizer", "cpu_offload"});
   p(&P::prefetch_bytes, "prefetch_bytes", from_to(0, 1e15),
-    "fsdp gathers so many bytes ahead of their use; 0 takes what the memory plan leaves");
+    "the number of bytes that fsdp gathers ahead of their use; 0 takes what the memory plan leaves");
   p(&P::direct_gathers, "direct_gathers", any(),
     "true: fsdp gathers by copies between the GPUs of a machine where they reach each other; false: by NCCL");
   p(&P::direct_reductions, "direct_reductions", any(),
     "true: gradients are summed by reading the other GPUs' memory where they reach each other; false: by NCCL");
   p(&P::nccl_max_ctas, "nccl_max_ctas", from_to(0, 1024),
-    "a NCCL collective may occupy so many thread blocks; 0 takes a good default");
+    "the maximum number of thread blocks of a NCCL collective; 0 takes a good default");
   p(&P::gemm_search, "gemm_search", words_of<GemmSearchTime>(),
     "how long the program times matrix products that are new on this machine");
   p(&P::cuda_graph, "cuda_graph", any(), "true: the step of each text shape is captured once and replayed");
   p(&P::threads, "threads", from_to(0, most_threads),
-    "each rank computes with so many CPU threads; 0: as OMP_NUM_THREADS says, else the machine's cores divided by its ranks",
+    "the number of CPU threads of each rank; 0: OMP_NUM_THREADS if set, else the machine's cores divided by its ranks",
     Names{"omp_num_threads", "num_threads"}).may_differ_between_ranks();
   p(&P::timeout_seconds, "timeout_seconds", from_to(0.01, 1e6),
     "a rank that is silent for so long, or no progress of any rank, ends the run (longer while it starts or saves)",
@@ -300,11 +300,11 @@ void add_checkpoint(std::vector<Key>& keys) {
   };
   using C = CheckpointSection;
   using Names = std::vector<std::string>;
-  c(&C::every_steps, "every_steps", from_to(0, most_steps), "a checkpoint is written after every so many steps; 0: never",
+  c(&C::every_steps, "every_steps", from_to(0, most_steps), "a checkpoint is written every N steps; 0: never",
     Names{"save_steps", "save_interval", "every_n_train_steps"});
-  c(&C::every_minutes, "every_minutes", from_to(0, 1e6), "a checkpoint is written every so many minutes; 0: never",
+  c(&C::every_minutes, "every_minutes", from_to(0, 1e6), "a checkpoint is written every N minutes; 0: never",
     Names{"train_time_interval"});
-  c(&C::keep, "keep", from_to(1, 1e6), "so many of the newest are kept", Names{"save_total_limit", "save_top_k"});
+  c(&C::keep, "keep", from_to(1, 1e6), "the number of newest checkpoints that are kept", Names{"save_total_limit", "save_top_k"});
   Allowed best;                            // which scores there are is known to those who compute them
   best.meant = {{"val_loss", "loss"}, {"eval_loss", "loss"}};
   c(&C::keep_best, "keep_best", best,
@@ -336,27 +336,27 @@ void add_generate(std::vector<Key>& keys) {
   using Names = std::vector<std::string>;
   g(&G::path, "path", any(), "the samples whose prompts are answered; empty: data.val_path, else data.path (--evaluate: of these those that "
     "data.val_split_fraction held out)");
-  g(&G::samples, "samples", from_to(0, most_samples), "the first so many of them; 0: all", Names{"limit"});
+  g(&G::samples, "samples", from_to(0, most_samples), "only the first N samples are answered; 0: all", Names{"limit"});
   g(&G::weights, "weights", one_of_or_containing({"auto", "base"}, "/", "a path, with / in it"),
     "auto takes what the run at output.path saved, else model.path's; base those of model.path; a path (with a /) names a "
     "model, an adapter or a checkpoint", Names{"checkpoint", "ckpt"});
   g(&G::prompt, "prompt", any(), "the text that answers go on from, where samples have none: before each picture's caption");
-  g(&G::max_new_tokens, "max_new_tokens", from_to(1, most_batch), "an answer ends after so many tokens", Names{"max_length"});
-  g(&G::min_new_tokens, "min_new_tokens", from_to(0, most_batch), "and not before so many", Names{"min_length"});
+  g(&G::max_new_tokens, "max_new_tokens", from_to(1, most_batch), "the maximum number of tokens of an answer", Names{"max_length"});
+  g(&G::min_new_tokens, "min_new_tokens", from_to(0, most_batch), "the minimum number of tokens of an answer", Names{"min_length"});
   g(&G::do_sample, "do_sample", words_of<AutoSwitch>(),
     "true draws tokens at random, by train.seed; false takes the likeliest; auto does as generation_config.json says");
   g(&G::temperature, "temperature", above(0, most_factor), "logits are divided by it before a draw");
   g(&G::top_p, "top_p", above(0, 1), "draws from the likeliest tokens that together have this probability");
   g(&G::min_p, "min_p", from_to(0, 1), "draws from tokens that have this share of the likeliest one's probability");
-  g(&G::top_k, "top_k", from_to(0, most_batch), "draws from the so many likeliest tokens; 0: from all");
+  g(&G::top_k, "top_k", from_to(0, most_batch), "draws from the N likeliest tokens; 0: from all");
   g(&G::repetition_penalty, "repetition_penalty", above(0, most_factor), "makes tokens less likely that the text has already");
-  g(&G::num_beams, "num_beams", from_to(1, 32), "more than 1: beam search with so many", Names{"beam_size", "beams"});
-  g(&G::num_return_sequences, "num_return_sequences", from_to(1, 32), "the so many best beams are answers");
+  g(&G::num_beams, "num_beams", from_to(1, 32), "the number of beams; more than 1: beam search", Names{"beam_size", "beams"});
+  g(&G::num_return_sequences, "num_return_sequences", from_to(1, 32), "the N best beams become answers");
   g(&G::length_penalty, "length_penalty", from_to(-100, 100), "of beams: above 0 favours long texts, below 0 short ones");
   g(&G::early_stopping, "early_stopping", words_of<EarlyStopping>(), "of beams, as transformers' generate() means it");
   g(&G::stop, "stop", any(), "texts at which an answer ends", Names{"stop_strings"});
   g(&G::batch_size, "batch_size", word_or_from_to("auto", 1, kMostSamplesAtOnce),
-    "so many texts grow at once on a rank; auto: as many as are useful and fit", Names{"slots"});
+    "the number of texts that a rank generates at once; auto: as many as are useful and fit", Names{"slots"});
 }
 
 void add_evaluate(std::vector<Key>& keys) {
@@ -367,9 +367,9 @@ void add_evaluate(std::vector<Key>& keys) {
   e(&E::metrics, "metrics", any(),
     "the scores of generated texts: bleu1 to bleu4, rouge_l, cider, vqa_accuracy, exact_match; empty: those that fit");
   e(&E::samples, "samples", from_to(0, most_samples),
-    "the first so many validation samples are answered and scored at validations; 0: none",
+    "the first N validation samples are answered and scored at validations; 0: none",
     std::vector<std::string>{"predict_with_generate"});
-  e(&E::every, "every", from_to(1, most_steps), "at every so many validations, and at the last one");
+  e(&E::every, "every", from_to(1, most_steps), "texts are generated and scored at every N-th validation and at the last one");
 }
 
 void add_trace_and_output(std::vector<Key>& keys) {
