@@ -102,7 +102,7 @@ class CpuDevice final : public Device {
   static void* handle(int64_t number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number)); }
 
   void* take(int64_t bytes, Blocks& blocks) {
-    BLIPFT_CHECK(bytes >= 0, "asked for ", bytes, " bytes of memory");
+    BLIPFT_CHECK(bytes >= 0, "requested ", bytes, " bytes of memory");
     const int64_t available = meminfo("MemAvailable");
     // Linux grants more than it has and kills the process when the pages are touched: refuse before that.
     const bool fits = available < 0 || bytes <= available;
@@ -112,8 +112,8 @@ class CpuDevice final : public Device {
     void* memory = fits ? std::aligned_alloc(alignment, std::max<size_t>(rounded, 256)) : nullptr;
     if (memory && bytes >= kHugeBlock) (void)madvise(memory, rounded, MADV_HUGEPAGE);
     if (memory == nullptr)
-      throw Error(concat("out of memory on the CPU: asked for ", bytes, " bytes (", memory_text(bytes),
-                         "), available are ", available, " bytes (", memory_text(available), ")"));
+      throw Error(concat("out of memory on the CPU: requested ", bytes, " bytes (", memory_text(bytes), "), but only ",
+                         available, " bytes (", memory_text(available), ") are available"));
     const std::lock_guard lock(mutex_);
     blocks[memory] = bytes;
     return memory;

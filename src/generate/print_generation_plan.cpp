@@ -49,7 +49,7 @@ class PlannedGeneration {
 
   // Longer and longer texts, each with as many at once as fit.
   bool print_fit() {
-    std::printf("of texts of so many tokens, prompt and answer together, this many at once fit a GPU of %s:\n  %9s  %9s\n",
+    std::printf("number of texts that fit a GPU of %s at once, by tokens of a text (prompt and answer together):\n  %9s  %9s\n",
                 memory_text(gpu_.bytes).c_str(), "tokens", "texts");
     const int64_t most = model_.most_ids();
     bool any = false;

@@ -140,7 +140,7 @@ void write_at(const FileDescriptor& file, int64_t offset, const void* data, int6
 
 int64_t free_bytes(const std::string& folder) {
   struct statvfs info{};
-  BLIPFT_USER_CHECK(::statvfs(folder.c_str(), &info) == 0, folder, ": free space cannot be asked for: ", errno_text());
+  BLIPFT_USER_CHECK(::statvfs(folder.c_str(), &info) == 0, folder, ": cannot read the free space: ", errno_text());
   const double bytes = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
   return static_cast<int64_t>(std::min(bytes, 0x1p62));
 }

@@ -41,10 +41,10 @@ void check_index(const ordered_json& json, const std::string& text) {
   const bool whole = has_its_checksum(text);
   if (!whole && version == 1 && !json.contains("crc32c")) {
     const ordered_json run = json.value("run", ordered_json::object());
-    throw UserError(concat("version 1 of the format, which has no checksum of the index: a damaged one cannot be told from a ",
-                           "whole one, expected version ", kVersion, "; go on with the version of blipft that wrote it (commit ",
+    throw UserError(concat("version 1 of the format, which has no checksum to detect a damaged index; expected version ",
+                           kVersion, ". Go on with the version of blipft that wrote it (commit ",
                            blipft::brief(run.is_object() ? run.value("version", "unknown") : "unknown"),
-                           "), or export the model with that (--export), and begin a new run from it"));
+                           "), or export the model with that version (--export) and begin a new run from it"));
   }
   BLIPFT_USER_CHECK(whole, "its text does not have the checksum in its last line", kDamaged);
   BLIPFT_USER_CHECK(version == kVersion, "version ", version, " of the format, expected ", kVersion,

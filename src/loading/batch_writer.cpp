@@ -143,7 +143,7 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
   for (size_t b = 0; b < samples.size(); ++b) {
     const TokenizedText& text = samples[b].text;
     const int64_t length = text.size();
-    BLIPFT_CHECK(text.learnt.size() == text.ids.size(), length, " ids, learnt or not is said of ", text.learnt.size());
+    BLIPFT_CHECK(text.learnt.size() == text.ids.size(), "found ", text.learnt.size(), " label flags for ", length, " ids");
     int32_t* ids = batch.ids.as<int32_t>() + static_cast<int64_t>(b) * tokens;
     std::copy(text.ids.begin(), text.ids.end(), ids);
     std::fill(ids + length, ids + tokens, pad_id_);

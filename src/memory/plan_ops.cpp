@@ -29,7 +29,7 @@ class PlanDevice final : public Device {
   std::string name() const override { return "plan"; }
 
   void* allocate(int64_t bytes) override {
-    BLIPFT_CHECK(bytes >= 0, "asked for ", bytes, " bytes of memory");
+    BLIPFT_CHECK(bytes >= 0, "requested ", bytes, " bytes of memory");
     const std::lock_guard lock(mutex_);
     void* memory = reinterpret_cast<void*>(static_cast<intptr_t>(next_));
     next_ += (std::max<int64_t>(bytes, 1) + 255) / 256 * 256;
@@ -43,9 +43,9 @@ class PlanDevice final : public Device {
   }
   /// Allocates real memory, because host code fills it on every device (step scalars, batches). Unused pages are free.
   void* allocate_host(int64_t bytes) override {
-    BLIPFT_CHECK(bytes >= 0, "asked for ", bytes, " bytes of memory");
+    BLIPFT_CHECK(bytes >= 0, "requested ", bytes, " bytes of memory");
     void* memory = std::calloc(static_cast<size_t>(std::max<int64_t>(bytes, 1)), 1);
-    if (memory == nullptr) throw Error(concat("out of host memory: asked for ", bytes, " bytes"));
+    if (memory == nullptr) throw Error(concat("out of host memory: requested ", bytes, " bytes"));
     const std::lock_guard lock(mutex_);
     host_blocks_.push_back(memory);
     return memory;

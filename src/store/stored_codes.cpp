@@ -43,8 +43,8 @@ Stored part_from(const Unit& unit, const Section& section, const Section::Piece&
                  begin.parameter->name, " and ", piece->parameter->name, " do not lie one behind the other");
     found += piece->parameter->numel();
   }
-  BLIPFT_CHECK(found == count, "unit ", unit.name(), ": ", count, " elements from ", begin.parameter->name, " on are ",
-               "asked for as codes, and its parameters end after ", found);
+  BLIPFT_CHECK(found == count, "unit ", unit.name(), ": ", count, " quantized elements were requested from ",
+               begin.parameter->name, " on, but its parameters end after ", found);
   return gathered.part(begin.at, count);
 }
 

@@ -65,7 +65,7 @@ double ClockMap::told(double time) const {
 }
 
 int64_t ClockMap::at(int64_t device_ns) {
-  BLIPFT_CHECK(!empty(), "a time is asked for before the clocks were read");
+  BLIPFT_CHECK(!empty(), "a time was requested before the clocks were read");
   const double time = static_cast<double>(device_ns - first_device_ns_);
   latest_ = std::max(latest_, time);
   return device_ns + first_offset_ns_ + std::llround(told(time));

@@ -119,9 +119,9 @@ const TableSchema& validation_schema() {
     BLIPFT_FIELD(ValidationRecord, step, i64, "1", "the last optimizer step before it"),
     BLIPFT_FIELD(ValidationRecord, time_ns, i64, "ns", "its end, since the run's start"),
     BLIPFT_FIELD(ValidationRecord, loss, f64, "nat",
-                 "mean cross-entropy of the validation samples' learnt tokens, without dropout; with "
+                 "mean cross-entropy of the validation samples' labels, without dropout; with "
                  "train.loss_normalization micro_batch the mean of the micro-batches' means"),
-    BLIPFT_FIELD(ValidationRecord, tokens, i64, "1", "learnt tokens of all ranks"),
+    BLIPFT_FIELD(ValidationRecord, tokens, i64, "1", "number of labels on all ranks"),
     BLIPFT_FIELD(ValidationRecord, seconds, f64, "s", "time that the run spent on it")}};
   return schema;
 }

@@ -285,8 +285,8 @@ void check_cuda_device(int index) {
     throw UserError(concat("no GPU can be used on this machine: ", cudaGetErrorName(status), " (",
                            cudaGetErrorString(status), "); check the driver, or run with parallel.device=cpu"));
   }
-  BLIPFT_USER_CHECK(index >= 0 && index < count, "GPU number ", index, " was asked for, but this process sees ", count,
-                    " (numbers from 0; see CUDA_VISIBLE_DEVICES); start fewer ranks on this machine");
+  BLIPFT_USER_CHECK(index >= 0 && index < count, "requested GPU ", index, ", but this process sees ", count,
+                    " GPU(s), numbered from 0 (see CUDA_VISIBLE_DEVICES); start fewer ranks on this machine");
   cudaDeviceProp gpu{};
   BLIPFT_CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
   (void)code_for(built_architectures(), gpu.name, gpu.major, gpu.minor);

@@ -417,7 +417,7 @@ void DecodeProgram::choose(const Tensor& logits, bool first) {
 }
 
 void DecodeProgram::read_back() {
-  BLIPFT_CHECK(sent_ - seen_ < kViews, "a view must be read before the next is asked for");
+  BLIPFT_CHECK(sent_ - seen_ < kViews, "found ", sent_ - seen_, " unread views, expected fewer than ", kViews);
   Device& device = *parts_.device;
   const Stream stream = device.compute_stream();
   Readback& to = *views_[sent_++ % kViews];
@@ -430,7 +430,7 @@ void DecodeProgram::read_back() {
 }
 
 DecodeView DecodeProgram::view() {
-  BLIPFT_CHECK(seen_ < sent_, "no view was asked for");
+  BLIPFT_CHECK(seen_ < sent_, "no view was requested");
   const Readback& from = *views_[seen_++ % kViews];
   parts_.device->synchronize(from.done);
   Block block(from.memory.get());
