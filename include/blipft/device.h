@@ -1,7 +1,7 @@
-// Device: memory, streams, events and step capture of the machine that a rank computes on.
+// Device: memory, streams, events and graph capture of the processor that a rank computes on.
 //
-// Two implementations: cpu (every call completes before it returns; streams are names only) and cuda.
-// The handles here are plain values; the Device owns what they stand for.
+// It has two implementations: cpu (every call completes before it returns; streams are only names) and cuda.
+// The handles in this file are plain values; the Device owns the objects behind them.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@
 
 namespace blipft {
 
-/// The host clock that trace times are told by: ns of Unix time. All ranks of a machine share it; machines are as close
-/// as their NTP keeps them.
+/// The host clock of trace times: ns of Unix time. All ranks of a machine share it; between machines it is as accurate
+/// as their NTP synchronization.
 inline int64_t unix_ns() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
@@ -21,26 +21,26 @@ inline int64_t unix_ns() {
 
 enum class DeviceKind { cpu, cuda, plan };
 
-/// Where memory is: the device's own, or the host's, page-locked, which the device reads and writes over its link.
+/// Location of memory: the device's own memory, or page-locked host memory, which the device accesses over its link.
 enum class Place { device, host };
 
-/// A queue of work on a device. Not an owner.
+/// A queue of work on a device (non-owning).
 struct Stream {
   void* handle = nullptr;
 };
 
-/// A point in a stream. Made by Device::create_event, owned by the device until it ends.
+/// A point in a stream. It is created by Device::create_event and owned by the device until the device is destroyed.
 struct Event {
   void* handle = nullptr;
 };
 
 struct MemoryInfo {
   int64_t total = 0;       ///< bytes of the device's memory
-  int64_t free = 0;        ///< bytes nobody uses, as the driver reports
+  int64_t free = 0;        ///< unused bytes, as the driver reports
   int64_t process = 0;     ///< bytes that this Device has allocated (allocate() minus free())
 };
 
-/// A captured piece of work that can be run again. On cpu it calls the captured function.
+/// Captured work that can be run repeatedly. On cpu it calls the captured function.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -53,16 +53,17 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  /// The vendor's name, for people: "NVIDIA H200", "CPU, 8 threads".
+  /// The vendor's name, for messages: "NVIDIA H200", "CPU, 8 threads".
   virtual std::string name() const = 0;
-  /// Which of the program's code it runs, for people: "sm_90a code (wgmma)"; empty where there is but one.
+  /// The compiled code that this device runs, for messages: "sm_90a code (wgmma)"; empty if there is only one.
   virtual std::string code() const { return ""; }
 
-  /// Device memory, 256-byte aligned, content undefined. Throws Error naming the bytes asked for and free.
+  /// Returns device memory, 256-byte aligned, uninitialized. Throws Error that reports the requested and the free
+  /// bytes.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* memory) = 0;
-  /// Host memory that the device copies from at full speed, and that its kernels read and write at the same address
-  /// (page-locked and mapped on cuda).
+  /// Returns page-locked host memory: the device copies from it at full speed, and on cuda it is mapped, so that
+  /// kernels access it at the same address.
   virtual void* allocate_host(int64_t bytes) = 0;
   virtual void free_host(void* memory) = 0;
   virtual MemoryInfo memory() const = 0;
@@ -70,57 +71,57 @@ class Device {
   virtual Stream compute_stream() const = 0;
   virtual Stream comm_stream() const = 0;   ///< collectives; higher priority than compute
   virtual Stream copy_stream() const = 0;   ///< host-device copies
-  /// Work beside the compute stream's, of lower priority: what it leaves idle is used.
+  /// Work that runs concurrently with the compute stream at lower priority.
   virtual Stream side_stream() const { return compute_stream(); }
-  /// Updates of parameters whose gradients are final, beside the rest of backward.
+  /// Updates of parameters whose gradients are final, concurrent with the rest of backward.
   virtual Stream update_stream() const { return compute_stream(); }
-  /// Copies between devices, which need no compute unit and run beside collectives.
+  /// Copies between devices; they need no multiprocessor and run concurrently with collectives.
   virtual Stream gather_stream() const { return comm_stream(); }
-  /// Tensors that backward needs again, on their way to the host and back.
+  /// Copies of activations to the host in forward and back in backward.
   virtual Stream offload_stream() const { return copy_stream(); }
-  /// Readings of the clock that tell of other streams' work, which does not wait for them.
+  /// Timestamps of other streams' work; they do not delay that work.
   virtual Stream stamp_stream() const { return gather_stream(); }
-  /// Readings of the clock that wait for no other work.
+  /// Timestamps that do not wait for other work.
   virtual Stream clock_stream() const { return compute_stream(); }
 
   virtual Event create_event() = 0;
   virtual void record(Event event, Stream stream) = 0;
   virtual void wait(Stream stream, Event event) = 0;
   virtual bool reached(Event event) = 0;          ///< does not block
-  virtual void synchronize(Event event) = 0;      ///< the host waits
-  virtual void synchronize(Stream stream) = 0;    ///< the host waits
-  virtual void synchronize() = 0;                 ///< the host waits for everything
+  virtual void synchronize(Event event) = 0;      ///< blocks the host
+  virtual void synchronize(Stream stream) = 0;    ///< blocks the host
+  virtual void synchronize() = 0;                 ///< blocks the host until all streams are idle
 
-  /// Copies between any two of host and device memory, ordered in `stream`.
+  /// Copies between device and host memory in either direction or within one of them, in the order of `stream`.
   virtual void copy(void* destination, const void* source, int64_t bytes, Stream stream) = 0;
-  /// Device memory, or host memory of allocate_host().
+  /// `memory` is device memory or allocate_host() memory.
   virtual void zero(void* memory, int64_t bytes, Stream stream) = 0;
-  /// Stores the device's clock, in ns, into `slot` (device memory) when `stream` reaches this point.
+  /// Stores the device clock, in ns, into `slot` (device memory) when `stream` reaches this point.
   virtual void timestamp(int64_t* slot, Stream stream) = 0;
 
-  /// Runs `body`, which enqueues work that starts and ends in `stream` (other streams fork from and join it
-  /// through events), and returns it as a Graph. On cuda the work is captured, not executed.
+  /// Runs `body`, which enqueues work that starts and ends in `stream` (other streams fork from and join it through
+  /// events), and returns this work as a Graph. On cuda the work is captured, not executed.
   virtual std::unique_ptr<Graph> capture(Stream stream, const std::function<void()>& body) = 0;
 
-  /// Makes this device the calling thread's current one. Every thread that enqueues work calls it once.
+  /// Makes this device the calling thread's current device. Every thread that enqueues work calls it once.
   virtual void bind_thread() const = 0;
 };
 
-/// The CPU device; `threads` 0 takes OMP's default.
+/// Returns the CPU device; `threads` = 0 uses the default of OpenMP.
 std::unique_ptr<Device> make_cpu_device(int threads);
-/// GPU number `index` of this machine. Throws UserError in a build without CUDA, on a machine without that GPU, and
-/// where the program has no code for it.
+/// Returns GPU number `index` of this machine. Throws UserError if the build has no CUDA, if the GPU does not exist, or
+/// if the program contains no code for it.
 std::unique_ptr<Device> make_cuda_device(int index);
-/// The errors of make_cuda_device that are the user's, without starting anything on the GPU.
+/// Throws the UserErrors of make_cuda_device without starting anything on the GPU.
 void check_cuda_device(int index);
-/// Number of GPUs this process sees; 0 in a build without CUDA.
+/// Returns the number of GPUs that this process sees; 0 in a build without CUDA.
 int cuda_device_count();
-/// Ranks take the GPUs of their machine in turn, rather than one each: NCCL_MULTI_RANK_GPU_ENABLE=1, by which NCCL (2.30 and
-/// newer) allows it too. To try several ranks where one GPU is: each still moves and computes everything.
+/// True if NCCL_MULTI_RANK_GPU_ENABLE=1: ranks then use the GPUs of their machine in turn, several ranks may share a
+/// GPU, and NCCL 2.30 or newer allows it. This is for tests of several ranks on one GPU.
 bool ranks_share_gpus();
-/// The GPU of the `local_rank`-th rank of a machine; with more ranks than GPUs that do not share them, one that is not there.
+/// Returns the GPU index of a machine's `local_rank`-th rank; it may exceed the number of GPUs unless ranks share them.
 int cuda_device_of(int64_t local_rank);
-/// A device that only hands out addresses: nothing behind them may be read. For planning.
+/// Returns a device for planning: it only returns addresses, and no memory behind them may be accessed.
 std::unique_ptr<Device> make_plan_device();
 
 }  // namespace blipft

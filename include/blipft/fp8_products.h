@@ -1,24 +1,27 @@
-// Fp8Products: which matrices of a model are multiplied in fp8, and their codes in the course of a pass.
+// Fp8Products: selects the matrices of a model that are multiplied in fp8 and manages their quantized values in a pass.
 //
-// The products of a layer y = x w^T take x and w as f8e4m3; its gradients take dy as f8e5m2 or f8e4m3. Scales are those of
-// the tensor as it is at that moment (current scaling, one for a tensor: Fp8Cast), so that a pass depends on nothing that
-// was there before it. LinearLayer makes and uses the codes; this decides, and holds those of weights that stay.
+// The products of a layer y = x w^T use x and w as f8e4m3; its gradients use dy as f8e5m2 or f8e4m3. Each cast uses a
+// scale of the tensor's current values (current scaling, one scale for a tensor: Fp8Cast), so a pass does not depend on
+// earlier passes. LinearLayer creates and uses the quantized tensors; this class selects the matrices and owns the
+// weights' tensors that stay allocated.
 //
-// A weight does not change within a step: codes that are kept are made at its first use there, in both layouts, and serve
-// all micro-batches and recomputations. Of those that are not kept, each use makes the layout that it needs. The codes of a
-// frozen weight that is stored in fp8 are taken from where it is stored: of these the transposed layout alone is made.
+// A weight does not change within a step. If its quantized values are kept, they are made at the first use in a step,
+// in both layouts, and serve all micro-batches and recomputations. If not, each use makes the layout that it needs. A
+// frozen weight that is stored in fp8 is used as stored, so only its transposed layout is made.
 //
-// Of an input x whose bits backward would make again, the transposed codes may stay from forward, or from the recomputation, for
-// the weight's gradient (Fp8Settings::keep_inputs): x is then neither kept, made nor cast again.
+// For an input x that backward would recompute with the same bits, the transposed quantized values may be kept from
+// forward, or from the recomputation, for the weight gradient (Fp8Settings::keep_inputs); x is then not kept,
+// recomputed or cast again.
 //
-// Each factor of each matrix has a word for the largest magnitude of its tensor in a micro-batch, a weight's for that of the
-// step. One zeroing makes all of them ready. A magnitude is found at most once: by whoever writes the tensor, if it asks for the
-// word, else by the first cast; later casts of the same tensor, for backward or in a recomputation, are given it. Where a
-// matrix meets several tensors in a micro-batch the word is the first one's, and the others' casts find their own.
+// Each factor of each matrix has a word, which holds the largest magnitude of its tensor: x and dy for a micro-batch, w
+// for a step. All words are reset by one memset. A magnitude is computed at most once: by the op that writes the tensor
+// if its caller passes it the word (amax()), else by the first cast. Later casts of the same tensor, in backward or in
+// a recomputation, read the word. If a matrix has several input tensors in a micro-batch, the word belongs to the first
+// of them, and the casts of the others compute their own magnitudes.
 //
-// In a step the casts note the largest magnitude of each factor of each matrix, and with Fp8Settings::counts how many of its
-// elements became zero: x of every micro-batch's forward, not of recomputations; w once, where it is cast; dy of every
-// backward.
+// During a step the casts also record statistics of each factor: the largest magnitude and, with Fp8Settings::counts,
+// how many elements became zero. They include x of every micro-batch's forward (not of recomputations), w once, when it
+// is cast, and dy of every backward.
 #pragma once
 
 #include <array>
@@ -34,50 +37,51 @@
 
 namespace blipft {
 
-/// Of y = x w^T: what the casts of a step tell apart.
+/// The factors of y = x w^T and of its gradients, for which casts keep separate statistics.
 enum class Fp8Factor { x, w, dy };
 constexpr int64_t kFp8Factors = 3;
-/// "x", "w", "dy"
+/// Returns "x", "w" or "dy".
 const char* fp8_factor_name(Fp8Factor factor);
 
-/// What the casts of a factor found in a step.
+/// Statistics of a factor's casts in one step.
 struct Fp8Found {
-  float amax = 0;                          ///< not finite where an element is not
-  int64_t counts[kFp8Counts] = {};         ///< zeros where they are not counted
+  float amax = 0;                          ///< not finite if an element is not finite
+  int64_t counts[kFp8Counts] = {};         ///< zeros if counting is off
 };
 
 struct Fp8Settings {
   DType gradients = DType::f8e4m3;
-  /// A product saves m n k operations and casts about m k + m n + n k elements: layers with in * out / (in + out) below
-  /// this gain nothing.
+  /// A product saves time proportional to m n k and its casts cost about m k + m n + n k elements: layers with in * out
+  /// / (in + out) below this value gain nothing.
   int64_t least_size = 1300;
-  std::vector<std::string> excluded;       ///< ends of modules' names
-  int64_t kept_bytes = 0;                  ///< of weights' codes that stay over a step
-  bool counts = false;                     ///< casts of steps count: Fp8Cast::counts
-  /// Whether UnitAccess::fp8_codes() gives the unit's matrix at this offset; null: none is stored so.
+  std::vector<std::string> excluded;       ///< suffixes of the names of modules that are not multiplied in fp8
+  int64_t kept_bytes = 0;                  ///< bytes for quantized weights that are kept over a step
+  bool counts = false;                     ///< if true, casts in steps also count elements: Fp8Cast::counts
+  /// Returns true if UnitAccess::fp8_codes() provides the unit's matrix at this offset; null: no matrix is stored in
+  /// fp8.
   std::function<bool(const Unit& unit, int64_t weight)> stored;
-  bool keep_inputs = false;                ///< codes of inputs stay for backward, one byte an element
+  bool keep_inputs = false;                ///< quantized inputs are kept for backward, one byte an element
 };
 
-/// A matrix in one or both layouts.
+/// A quantized matrix in one or both layouts.
 struct Fp8Codes {
   Fp8Matrix codes, transposed;
-  std::array<Tensor, 3> taken;             ///< what was taken from the arena for them; those that are absent were not
+  std::array<Tensor, 3> taken;             ///< the arena tensors that hold them; the other entries are absent
 };
-/// f32 words of a tensor that is cast: amax, and the scale at kScaleWord.
+/// Number of f32 values in a word of a cast tensor; amax is at index 0, the scale at kScaleWord.
 constexpr int64_t kFp8Words = 8, kScaleWord = 4;
 enum class Fp8Layouts { codes, transposed, both };
-/// What is known of a tensor that is cast as a matrix's factor.
+/// Relation of a tensor to the earlier cast of the same factor.
 enum class Fp8Seen {
-  never,                                   ///< it is cast for the first time in this micro-batch: its magnitude is noted
-  same,                                    ///< it has the bits of the one that was cast as `never`
-  alike,                                   ///< that one up to rounding: made again in another way
+  never,                                   ///< first cast in this micro-batch: its magnitude is recorded
+  same,                                    ///< bitwise equal to the tensor that was cast as `never`
+  alike,                                   ///< equal to that tensor up to rounding: it was recomputed in another way
 };
-/// Where a cast adds what it found: Fp8Cast's; absent: nowhere.
+/// The statistics to which a cast adds (arguments of Fp8Cast); absent: none.
 struct Fp8Notes {
   Tensor largest, counts;
 };
-/// Calls `to` with each tensor that was taken.
+/// Calls `to` with each tensor that was allocated from the arena.
 template <class F>
 void each_taken(const Fp8Codes& made, F to) {
   for (const Tensor& tensor : made.taken)
@@ -86,76 +90,79 @@ void each_taken(const Fp8Codes& made, F to) {
 
 class Fp8Products {
  public:
-  /// Why a matrix stays in the compute dtype.
+  /// The decision for a matrix: multiplied in fp8, or the reason why it stays in the compute dtype.
   enum class Choice { fp8, small, odd, excluded };
-  /// What the word of a factor holds: nothing; what the writer of the tensor, who has asked for it, finds; the magnitude of the
-  /// tensor that was cast; that of the first of several tensors.
+  /// State of a factor's word: unused: empty; asked: amax() was called, the op that writes the tensor fills the word;
+  /// known: it holds the magnitude of the tensor that was cast; of_several: it holds that of the first of several
+  /// tensors.
   enum class Word { unused, asked, known, of_several };
-  /// Of codes of x that stay for backward: there are none; they are there; backward has them.
+  /// State of the quantized x for backward: not kept, kept, or already taken by backward.
   enum class Input { none, kept, taken };
   struct Matrix {
     Choice choice = Choice::fp8;
-    Tensor codes, transposed;              // [out, in], [in, out]; absent: not kept
+    Tensor codes, transposed;              // [out, in], [in, out]; absent if not kept
     std::array<Word, kFp8Factors> words{};
     Input input = Input::none;
-    Tensor input_codes;                    // [in, fp8_columns(M)], while they are kept
-    bool fresh = false;                    // the codes are those of this pass
-    int64_t number = -1;                   // among those in fp8: of its notes, and of names()
-    bool noted = false;                    // the weight, in this pass
-    bool stored = false;                   // in fp8: `transposed` alone is made
-    int64_t bytes = 0;                     // of what there is to keep
+    Tensor input_codes;                    // [in, fp8_columns(M)], while kept
+    bool fresh = false;                    // true if the kept values are those of this pass
+    int64_t number = -1;                   // index among the fp8 matrices, for its statistics and names()
+    bool noted = false;                    // true if the statistics of the weight are recorded in this pass
+    bool stored = false;                   // true if stored in fp8: only `transposed` is made
+    int64_t bytes = 0;                     // bytes that keeping the weight needs
   };
-  /// Declares the memory of codes that are kept.
+  /// Declares the memory of the weights' quantized values that are kept.
   Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena);
-  /// After Arena::commit.
+  /// Called after Arena::commit.
   void bind(const Arena& arena);
-  /// Weights may have changed. Nothing is noted, until begin_notes(); no word is ready, until begin_micro_batch().
+  /// Marks the kept values as outdated because weights may have changed. Statistics are off until begin_notes(), and
+  /// words are unusable until begin_micro_batch().
   void begin_pass();
-  /// Makes the words ready: those of x and dy, and before the first micro-batch of a pass those of weights. All casts of the
-  /// micro-batch before are done in the order of `stream`. Without it each cast finds its own magnitude.
+  /// Resets the words of x and dy, and before the first micro-batch of a pass also those of weights. All casts of the
+  /// preceding micro-batch must precede it in `stream`. Without this call each cast computes its own magnitude.
   void begin_micro_batch(Device& device, Stream stream);
-  /// The pass is a step: from here on casts note what they find, which is zeroed here.
+  /// Marks the pass as a step: zeroes the statistics; casts accumulate them from now on.
   void begin_notes(Device& device, Stream stream);
-  /// Of a factor of the unit's matrix at `weight`; absent where nothing is noted.
+  /// Returns the statistics of a factor of the unit's matrix at offset `weight`; absent if statistics are off.
   Fp8Notes notes(const Unit& unit, int64_t weight, Fp8Factor factor) const;
-  /// The modules of each matrix in fp8, in the order in which forward comes to them: "model.layers.0.self_attn.q_proj, k_proj".
+  /// The names of the modules of each fp8 matrix in the order of forward: "model.layers.0.self_attn.q_proj, k_proj".
   const std::vector<std::string>& names() const { return names_; }
-  /// f32 and i64 of names().size() * kFp8Factors: the notes of a step, the factors of a matrix one behind the other. Counts
-  /// are absent where nothing is counted; both where no matrix is in fp8.
+  /// Statistics of a step, [names().size() * kFp8Factors] f32 amax and kFp8Counts i64 counts for each, with the factors
+  /// of a matrix adjacent. The counts are absent if counting is off; both are absent if no matrix is in fp8.
   const Tensor& largest() const { return largest_; }
   const Tensor& counts() const { return counts_; }
-  /// "x of model.layers.0.mlp.down_proj", the first of these largest magnitudes that is not finite, as forward and then
-  /// backward come to them; "" where all are.
+  /// Returns the first non-finite amax in the order of forward and then backward, as "x of
+  /// model.layers.0.mlp.down_proj", or "" if all are finite.
   std::string first_not_finite(const float* largest) const;
 
-  /// Never the head's matrix, which is no layer's (Unit::matrices).
+  /// True if the matrix is multiplied in fp8. The matrix of the head never is: it is not in Unit::matrices.
   bool takes(const Unit& unit, int64_t weight) const;
-  /// For whoever writes x or dy of the unit's matrix at `weight`, which is cast next as such: f32 [1], zero by then in the main
-  /// stream, to raise to the largest magnitude of what it writes (Fp8Magnitude). Absent: not wanted.
+  /// For the op that writes x or dy of the unit's matrix at offset `weight`, if this tensor is cast next: returns an
+  /// f32 [1], zeroed in the main stream, which the op raises to the largest magnitude that it writes (Fp8Magnitude).
+  /// Absent: not needed.
   Tensor amax(const Unit& unit, int64_t weight, Fp8Factor factor);
-  /// `tensor`, x or dy of the unit's matrix at `weight`, as codes in memory that is taken from the arena.
+  /// Quantizes x or dy of the unit's matrix at offset `weight` into memory that it reserves in the arena.
   Fp8Codes cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor, const MatrixView& tensor,
                 Fp8Seen seen, Fp8Layouts layouts, Stream stream);
-  /// The same of an input x in the main stream, as codes. Where inputs are kept its transposed ones stay until take_input(), if it
-  /// is the matrix's only input of the micro-batch.
+  /// Quantizes an input x in the main stream, in the layout [rows, cols]. If inputs are kept and x is the matrix's only
+  /// input of the micro-batch, the transposed layout is made too and kept until take_input().
   Fp8Codes cast_to_keep(const StepContext& context, const Unit& unit, int64_t weight, const MatrixView& x, Fp8Seen seen);
-  /// Whether the codes of the matrix's input are kept, or were in this micro-batch: whoever made x need not make it again.
+  /// True if the matrix's quantized input is, or was in this micro-batch, kept: x need not be recomputed for backward.
   bool keeps_input(const Unit& unit, int64_t weight) const;
-  /// The transposed codes that are kept, which are the caller's to give back; none: they were not.
+  /// Returns the kept transposed input, whose memory the caller must release; empty if none is kept.
   Fp8Codes take_input(const Unit& unit, int64_t weight);
-  /// The codes of the unit's matrix `w` [out, in] at `weight`, made in the main stream where they are not there, in the layout
-  /// that is asked for at least. `stored`: its codes as they are stored, if they are; `w` is not read then.
+  /// Returns the quantized matrix `w` [out, in] at offset `weight` in at least the requested layout, and makes it in
+  /// the main stream if needed. `stored`: the matrix as it is stored in fp8, if it is; `w` is not read then.
   Fp8Codes weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, const Fp8Matrix& stored,
                   Fp8Layouts layout);
 
-  /// By unit and offset of the weight.
+  /// Keyed by unit index and offset of the weight.
   const std::map<std::pair<int64_t, int64_t>, Matrix>& matrices() const { return matrices_; }
   int64_t kept_bytes() const { return kept_bytes_; }
 
  private:
   static Fp8Codes of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout);
   Tensor words(const Matrix& matrix, Fp8Factor factor) const;
-  /// What a cast does with the factor's word; none: it takes one of its own.
+  /// Returns how a cast uses the factor's word; empty: the cast must use a word of its own.
   std::optional<Fp8Magnitude> use_word(Matrix& matrix, Fp8Factor factor, Fp8Seen seen) const;
   Fp8Codes cast(const StepContext& context, Matrix& matrix, Fp8Factor factor, const MatrixView& tensor, Fp8Seen seen,
                 Fp8Layouts layouts, Stream stream, const Fp8Notes& notes) const;
@@ -164,7 +171,7 @@ class Fp8Products {
   int64_t kept_bytes_ = 0;
   std::vector<std::string> names_;
   Tensor largest_, counts_;
-  Tensor words_;                           // f32 [kFp8Factors, matrices, kFp8Words]: weights' first
+  Tensor words_;                           // f32 [kFp8Factors, matrices, kFp8Words], those of weights first
   bool noting_ = false, ready_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Tensor: a non-owning, contiguous, row-major view of memory on some device. MatrixView: rows that may lie apart.
+// Tensor: a non-owning, contiguous, row-major view of device or host memory. MatrixView: a matrix with a row stride.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace blipft {
 
-/// f8e4m3, f8e5m2: OCP's 8-bit floats (e4m3 without infinities), factors of matrix products alone.
+/// f8e4m3 and f8e5m2 are OCP's 8-bit floats (e4m3 has no infinities); they are used only as factors of matrix products.
 enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8, f8e4m3, f8e5m2 };
 
 constexpr bool is_fp8(DType dtype) { return dtype == DType::f8e4m3 || dtype == DType::f8e5m2; }
@@ -50,7 +50,7 @@ struct Shape {
     for (int64_t size : sizes) dims[static_cast<size_t>(rank++)] = size;
   }
   int64_t operator[](int i) const { return dims[static_cast<size_t>(i)]; }
-  /// Throws UserError where that is more than any memory holds: sizes come from files and settings.
+  /// Throws UserError if the product exceeds any real memory: sizes come from files and settings.
   int64_t numel() const {
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) {
@@ -68,7 +68,7 @@ struct Shape {
   }
 
  private:
-  // So that sums of the bytes of all tensors of a plan do not overflow either.
+  // Small enough that the byte counts of all tensors of a plan can be summed without overflow.
   static constexpr int64_t kMostElements = int64_t{1} << 46;
   [[noreturn, gnu::noinline]] void refuse() const {
     throw UserError(concat("a tensor of shape ", str(), " is larger than any memory; lower train.batch_size or ",
@@ -85,30 +85,30 @@ struct Tensor {
   explicit operator bool() const { return data != nullptr; }
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const { return numel() * dtype_size(dtype); }
-  /// Size of the last dimension, and the product of the others; 0 of an absent tensor.
+  /// cols() is the size of the last dimension, rows() the product of the others; both are 0 for an absent tensor.
   int64_t cols() const { return shape.rank ? shape[shape.rank - 1] : 0; }
   int64_t rows() const { return cols() ? numel() / cols() : 0; }
 
   template <class T>
   T* as() const { return static_cast<T*>(data); }
 
-  /// The same memory under another shape of equally many elements.
+  /// Returns the same memory with another shape of equal size.
   Tensor view(const Shape& other) const {
     BLIPFT_CHECK(other.numel() == numel(), "cannot view ", shape.str(), " as ", other.str());
     return {data, dtype, other};
   }
-  /// `other` elements starting `offset` elements into this tensor.
+  /// Returns a tensor of shape `other` that starts `offset` elements into this tensor.
   Tensor part(int64_t offset, const Shape& other) const {
     BLIPFT_CHECK(offset >= 0 && offset + other.numel() <= numel(), "part ", other.str(), " at ", offset,
                  " lies outside of ", shape.str());
     return {static_cast<char*>(data) + offset * dtype_size(dtype), dtype, other};
   }
-  /// Rows [begin, begin + count) of this tensor seen as [rows(), cols()].
+  /// Returns rows [begin, begin + count) of this tensor viewed as [rows(), cols()].
   Tensor row_range(int64_t begin, int64_t count) const { return part(begin * cols(), {count, cols()}); }
 };
 
-/// A row-major matrix whose rows start `row_stride` elements apart: any tensor seen as [rows(), cols()], or some of its
-/// columns. An op that takes one says so by its argument's type; all other arguments are contiguous.
+/// A row-major matrix whose rows start `row_stride` elements apart: any tensor viewed as [rows(), cols()], or some of
+/// its columns. Only arguments of this type may be non-contiguous; Tensor arguments are contiguous.
 struct MatrixView {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -116,7 +116,7 @@ struct MatrixView {
   int64_t row_stride = 0;
 
   MatrixView() = default;
-  /// The whole tensor. An absent one gives an absent view.
+  /// Views the whole tensor; an absent tensor gives an absent view.
   MatrixView(const Tensor& t) : data(t.data), dtype(t.dtype) {
     if (t.shape.rank > 0) shape = {t.rows(), t.cols()}, row_stride = t.cols();
   }
@@ -129,19 +129,19 @@ struct MatrixView {
   template <class T>
   T* as() const { return static_cast<T*>(data); }
 
-  /// Columns [begin, begin + count).
+  /// Returns columns [begin, begin + count).
   MatrixView columns(int64_t begin, int64_t count) const {
     BLIPFT_CHECK(begin >= 0 && count >= 0 && begin + count <= cols(), "columns ", begin, " to ", begin + count,
                  " lie outside of ", shape.str());
     return moved(begin, rows(), count);
   }
-  /// Rows [begin, begin + count).
+  /// Returns rows [begin, begin + count).
   MatrixView row_range(int64_t begin, int64_t count) const {
     BLIPFT_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "rows ", begin, " to ", begin + count,
                  " lie outside of ", shape.str());
     return moved(begin * row_stride, count, cols());
   }
-  /// The same memory as a tensor: for what takes contiguous ones only.
+  /// Returns the same memory as a Tensor; the view must be contiguous.
   Tensor tensor() const {
     BLIPFT_CHECK(!*this || contiguous(), "rows of ", cols(), " lie ", row_stride, " elements apart: no tensor");
     return {data, dtype, shape};
