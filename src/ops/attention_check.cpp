@@ -1,4 +1,4 @@
-// Argument checks of attention and of rotary positions (see ops_check.h).
+// Argument checks of attention, rotary embeddings, head norms and relative positions (see ops_check.h).
 #include <algorithm>
 #include <utility>
 
@@ -18,7 +18,8 @@ ProbabilityNumbers ProbabilityNumbers::independent_of_padding(int64_t heads) {
 
 namespace {
 
-// Two probabilities of a sample must not have one number, whether a head's queries or a query's heads come first.
+// Checks that two probabilities of a sample never have the same number, whichever of heads and queries is the outer
+// index.
 void check_probability_numbers(const Checker& check, const AttentionForward& args) {
   if (!args.dropout) return check.dropout(args.dropout, args.batch, 0);
   const ProbabilityNumbers& own = args.numbers;
@@ -61,7 +62,7 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   check.vector(args.lse, "lse", DType::f32, args.batch * args.heads * args.query_tokens);
 }
 
-/// dbias wants dq, dk and dv as the columns of one matrix.
+/// Checks that dq, dk and dv are the columns of one matrix, as dbias requires.
 void check_attention_bias(const Checker& check, const AttentionBackward& args) {
   const AttentionForward& a = args.forward;
   const int64_t kv_width = a.heads_of_kv() * a.head_size, columns = a.heads * a.head_size + 2 * kv_width;
@@ -69,10 +70,11 @@ void check_attention_bias(const Checker& check, const AttentionBackward& args) {
   if (a.query_tokens != a.kv_tokens) [[unlikely]]
     check.fail(concat("dbias needs as many queries as keys, got ", a.query_tokens, " and ", a.kv_tokens));
   const std::pair<const Heads*, const char*> parts[] = {{&args.dq, "dq"}, {&args.dk, "dk"}, {&args.dv, "dv"}};
-  int64_t width = 0;                       // of the part before
+  int64_t width = 0;                       // of the preceding part
   const char* expected = static_cast<const char*>(args.dq.data);
   for (const auto& [heads, name] : parts) {
-    const bool apart = !a.packing && heads->batch_stride != columns * a.query_tokens;  // packed: no such stride
+    const bool apart = !a.packing && heads->batch_stride != columns * a.query_tokens;  // a packed matrix has no such
+                                                                                       // stride
     if (heads->row_stride != columns || apart) [[unlikely]]
       check.fail(concat("dbias needs dq, dk and dv in one matrix: ", name, " has row stride ", heads->row_stride,
                         " and batch stride ", heads->batch_stride, ", expected ", columns, " and ",
@@ -105,7 +107,7 @@ void check_args(const Rotary& args) {
 
 namespace {
 
-/// The number of groups that are normed; x [M, groups * size].
+/// Returns the number of groups; x is [M, groups * size].
 int64_t check_groups(const Checker& check, const MatrixView& x, int64_t size, const Tensor& gamma) {
   check.floating(x, "x");
   check.layout(x, "x");

@@ -1,26 +1,26 @@
-// The book-keeping of beam search, which both backends share: which candidates run on, which are finished, and whether
-// the text's search has ended. The rules are those of transformers' _beam_search (see BeamStep).
+// Bookkeeping of beam search, shared by both backends: which candidates continue, which are finished, and whether the
+// text's search has ended. The rules are those of transformers' _beam_search (see BeamStep).
 #pragma once
 
 #include "ops/token_rules.h"
 
 namespace blipft {
 
-/// What may follow one of a text's running beams: the beam with one id more, and its score.
+/// A possible continuation of one of a text's running beams: the beam, the next id, and the score of both.
 struct BeamCandidate {
   float score;                  ///< sum of log probabilities
   int32_t beam, token;
 
-  /// The order of candidates: by score, equal ones by beam and id.
+  /// Candidates are ordered by score, and on ties by beam and id.
   BLIPFT_HOST_DEVICE bool before(const BeamCandidate& other) const {
     if (score != other.score) return score > other.score;
     return beam != other.beam ? beam < other.beam : token < other.token;
   }
 };
 
-constexpr float kNoBeamScore = -1e9f;  ///< of beams that there are not
+constexpr float kNoBeamScore = -1e9f;  ///< the score of a missing beam
 
-/// BeamStep's arrays and numbers.
+/// Raw pointers and sizes of a BeamStep.
 struct BeamArrays {
   TextArrays texts;
   RuleArrays rules;
@@ -43,24 +43,26 @@ struct BeamArrays {
             .finished_ids = args.finished_ids.as<int32_t>(), .finished_lengths = args.finished_lengths.as<int32_t>(),
             .closed = args.closed.as<int32_t>()};
   }
-  /// The slot of the text's first beam; of the rows of logits, the one that holds a beam's.
+  /// Returns the slot of the text's first beam, which is also its row of logits (after the first step, without
+  /// BeamStep::texts).
   BLIPFT_HOST_DEVICE int64_t slot_of(int64_t text) const { return text * beams; }
-  /// Whether the text takes this step.
+  /// True if the text takes part in this step.
   BLIPFT_HOST_DEVICE bool steps(int64_t text) const {
     return text >= 0 && text * beams < texts.slots && texts.grows(slot_of(text));
   }
 };
 
-/// What becomes of a text in one step: where its running and its finished beams come from.
+/// Result of one step for a text: the origins of its new running and finished beams.
 struct BeamPlan {
   bool ended;
   int32_t end;                                     ///< a DecodeEnd
   BeamCandidate next[BeamStep::kMostBeams];        ///< the running beams
-  int32_t finished_from[BeamStep::kMostBeams];     ///< an old finished beam, or kMostBeams + a candidate
+  int32_t finished_from[BeamStep::kMostBeams];     ///< index of an old finished beam, or kMostBeams + index of a
+                                                   ///< candidate
 };
 
-/// Decides over a text that takes this step, of `length` ids; `best` are its candidates, in their order. Writes what
-/// the text has once or once a beam; its rows are moved by move_beams() afterwards.
+/// Plans the step of a text with `length` ids; `best` are its candidates in order. Updates the text's scalars and the
+/// values of each beam; move_beams() then moves the rows of ids and sources.
 BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const BeamCandidate* best, int64_t length,
                                    BeamPlan& plan) {
   const int64_t first_slot = a.slot_of(text), beams = a.beams, prompt = a.texts.prompt_lengths[first_slot];
@@ -73,14 +75,14 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
     for (int64_t b = 0; b < beams; ++b) finished_scores[b] = kNoBeamScore, finished_lengths[b] = 0;
   }
 
-  // The best that can go on; at the limit none can, and it does not matter which.
+  // The best candidates that do not end continue. At the limit none continues, and any candidates will do.
   int64_t running = 0;
   for (int64_t i = 0; i < a.candidates && running < beams; ++i)
     if (last || !a.rules.is_end(best[i].token)) plan.next[running++] = best[i];
   for (; running < beams; ++running) plan.next[running] = {kNoBeamScore, best[0].beam, best[0].token};
   for (int64_t b = 0; b < beams; ++b) scores[b] = plan.next[b].score;
 
-  // Of the first B candidates those that have stopped join the finished ones.
+  // Of the first B candidates, those that have ended join the finished beams.
   for (int64_t b = 0; b < beams; ++b) plan.finished_from[b] = static_cast<int32_t>(b);
   const bool full_before = finished_lengths[beams - 1] > 0;
   const bool takes = a.closed[text] == 0 && !(full_before && a.early_stopping == EarlyStopping::yes);
@@ -99,7 +101,7 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
     plan.finished_from[place] = static_cast<int32_t>(BeamStep::kMostBeams + i);
   }
 
-  // Whether the best running beam may still be better than the worst finished one, as far as length_penalty tells.
+  // Closes the text if the best running beam cannot beat the worst finished one under length_penalty.
   const bool full = finished_lengths[beams - 1] > 0;
   const bool hopes = a.early_stopping == EarlyStopping::never && a.length_penalty > 0;
   const int64_t longest = hopes ? a.texts.limit(first_slot) - prompt : length + 1 - prompt;
@@ -109,8 +111,8 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
   plan.end = ended ? kEndToken : kLengthReached;
 }
 
-/// Moves column `column` of all rows of a text, of ids, of finished ids and of sources, as planned. Columns hang on no
-/// other: they may be moved in any order, and at once. There are max(L, C) of them.
+/// Moves column `column` of all rows of a text (ids, finished ids and sources) as planned. There are max(L, C) columns.
+/// They are independent and may be moved in any order or concurrently.
 BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const BeamCandidate* best, int64_t length,
                                    const BeamPlan& plan, int64_t column) {
   const int64_t first_slot = a.slot_of(text), beams = a.beams, most = a.texts.most;
@@ -123,13 +125,14 @@ BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const Beam
       return column == length ? candidate.token : before[candidate.beam * most];
     };
     for (int64_t b = 0; b < beams; ++b) ids[b * most] = id_of(plan.next[b]);
-    for (int64_t b = beams - 1; b >= 0; --b) {  // finished beams move down only
+    for (int64_t b = beams - 1; b >= 0; --b) {  // finished beams only move to higher indices
       const int32_t from = plan.finished_from[b];
       if (from >= BeamStep::kMostBeams) finished[b * most] = id_of(best[from - BeamStep::kMostBeams]);
       else if (from != b) finished[b * most] = finished[from * most];
     }
   }
-  const int64_t own = a.prefix_rows + length;       // the place of the new ids: each beam's own
+  const int64_t own = a.prefix_rows + length;       // cache position of the new ids, which each beam has in its own
+                                                    // slot
   if (column <= own && column < a.places) {
     int32_t* sources = a.sources + first_slot * a.places + column;
     int32_t* before = a.sources_before + first_slot * a.places + column;
@@ -141,7 +144,7 @@ BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const Beam
   }
 }
 
-/// The numbers of beam b's slot after the step.
+/// Updates the scalars of beam b's slot after the step.
 BLIPFT_HOST_DEVICE void finish_beam(const BeamArrays& a, int64_t text, int64_t b, int64_t length,
                                     const BeamPlan& plan) {
   const int64_t first_slot = a.slot_of(text), slot = first_slot + b;
@@ -154,7 +157,7 @@ BLIPFT_HOST_DEVICE void finish_beam(const BeamArrays& a, int64_t text, int64_t b
   a.texts.done[slot] = plan.ended ? plan.end : kRunning;
 }
 
-/// A text that gets no token: it had as many ids as it may, or its logits leave no choice.
+/// Ends a text that gets no token because it has reached its limit or because its logits allow no choice.
 BLIPFT_HOST_DEVICE void end_beams(const BeamArrays& a, int64_t text, int32_t end) {
   const int64_t first_slot = a.slot_of(text);
   if (a.first) a.closed[text] = 0;

@@ -1,4 +1,4 @@
-// What the argument checks of the ops ask (see ops_check.h).
+// The elementary checks from which the argument checks of the ops are built (see ops_check.h).
 #pragma once
 
 #include <limits>
@@ -11,7 +11,7 @@ namespace blipft {
 
 inline bool is_compute(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
-/// Asks questions about the arguments of one op; every "no" is an Error that begins with the op's name.
+/// Checks arguments of one op; a failed check throws an Error whose message begins with the op's name.
 struct Checker {
   const char* op;
 
@@ -27,7 +27,7 @@ struct Checker {
     if (t.dtype != expected) [[unlikely]]
       fail(concat(name, " has dtype ", dtype_name(t.dtype), ", expected ", dtype_name(expected)));
   }
-  /// f32 or bf16, as the compute dtype of the whole op.
+  /// Requires f32 or bf16, the compute dtypes.
   void floating(const Tensor& t, const char* name) const {
     present(t, name);
     if (!is_compute(t.dtype)) [[unlikely]]
@@ -36,7 +36,7 @@ struct Checker {
   void present(const MatrixView& view, const char* name) const {
     if (!view || view.shape.rank != 2) [[unlikely]] fail(concat(name, " is missing"));
   }
-  /// Elements lie at multiples of their size, and rows do not overlap.
+  /// Requires that the data is aligned to the element size and that rows do not overlap.
   void layout(const MatrixView& view, const char* name) const {
     if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(dtype_size(view.dtype)) != 0) [[unlikely]]
       fail(concat(name, " does not start at a multiple of its elements' size"));
@@ -59,7 +59,7 @@ struct Checker {
       fail(concat(name, " has shape ", view.shape.str(), ", expected ", rows, " rows of ", cols));
     layout(view, name);
   }
-  /// What is added to an output may be that output, but may not overlap it otherwise.
+  /// Checks a matrix that is added to `out`: it may be `out` itself but must not overlap it otherwise.
   void addend(const MatrixView& view, const char* name, const MatrixView& out) const {
     matrix(view, name, out.dtype, out.rows(), out.cols());
     if (view.data == out.data && view.row_stride != out.row_stride) [[unlikely]]
@@ -91,7 +91,7 @@ struct Checker {
     floating(t, name);
     count(t, name, n);
   }
-  /// A parameter's gradient: f32 or the op's compute dtype.
+  /// Checks a parameter gradient: f32 or the op's compute dtype.
   void parameter_gradient(const Tensor& t, const char* name, DType compute) const {
     present(t, name);
     if (t.dtype != DType::f32 && t.dtype != compute) [[unlikely]]
@@ -109,7 +109,7 @@ struct Checker {
     vector(d.sample_keys, "dropout.sample_keys", DType::i64, samples);
     require(elements_per_sample <= kMaxDropoutElements, "dropout: more elements of one sample than 32-bit blocks count");
   }
-  /// Samples of at most `most` rows each, `rows` altogether.
+  /// Checks a packing of `rows` rows in total, with at most `most` rows a sample.
   void packing(const Packing& p, int64_t samples, int64_t most, int64_t rows) const {
     require(bool(p.starts) == bool(p.padded_rows), "packing.starts and packing.padded_rows come both or not at all");
     if (!p) return;
@@ -119,7 +119,7 @@ struct Checker {
     if (rows > samples * most) [[unlikely]]
       fail(concat(rows, " packed rows are more than ", samples, " samples of at most ", most, " have"));
   }
-  /// The number of packed samples, where nothing else tells it.
+  /// Returns the number of packed samples, for ops without another argument that gives it.
   int64_t samples(const Packing& p) const {
     dtype(p.starts, "packing.starts", DType::i32);
     return p.starts.numel() - 1;
@@ -140,7 +140,7 @@ struct Checker {
       fail(concat("dropout.rows_per_sample is ", d.rows_per_sample, ", which does not divide ", rows, " rows"));
     dropout(d, rows / d.rows_per_sample, d.rows_per_sample * cols);
   }
-  /// What every optimizer update has.
+  /// Checks the arguments that all optimizer updates have.
   template <class Update>
   void update(const Update& args) const {
     floating(args.param, "param");
@@ -152,7 +152,7 @@ struct Checker {
     require(!args.rounding.stochastic || (args.param.dtype == DType::bf16 && !args.master),
             "only bf16 without master is rounded stochastically");
   }
-  /// `n` numbers as codes.
+  /// Checks the sizes of `n` quantized numbers.
   void quantized(const Quantized& q, const char* name, int64_t n) const {
     const int64_t block = code_block(q.book), together = q.outer ? kScaleBlock : 1;
     const int64_t blocks = (n + block * together - 1) / (block * together) * together;

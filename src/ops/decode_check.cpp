@@ -1,4 +1,4 @@
-// Argument checks of the ops that decoding adds (see ops_check.h).
+// Argument checks of the decoding ops (see ops_check.h).
 #include <algorithm>
 #include <cmath>
 
@@ -9,10 +9,10 @@
 namespace blipft {
 namespace {
 
-/// Longest row of logits: its weights, of up to 2^44 each, are summed in 64 bits (ops/token_weights.h).
+/// Maximum length of a row of logits: its weights, each up to 2^44, are summed in 64 bits (ops/token_math.h).
 constexpr int64_t kMostTokens = int64_t{1} << 19;
 
-/// Returns how many slots there are.
+/// Returns the number of slots.
 int64_t check_state(const Checker& check, const DecodeState& state) {
   check.dtype(state.ids, "state.ids", DType::i32);
   if (state.ids.shape.rank != 2 || state.ids.numel() < 1) [[unlikely]]
@@ -26,7 +26,7 @@ int64_t check_state(const Checker& check, const DecodeState& state) {
   return slots;
 }
 
-/// Returns how many slots the cache has.
+/// Returns the number of slots of the cache.
 int64_t check_cache(const Checker& check, const KvCache& cache, DType dtype, int64_t width) {
   check.dtype(cache.keys, "cache.keys", dtype);
   if (cache.places < 1 || cache.keys.cols() != width || cache.keys.rows() % cache.places != 0 ||

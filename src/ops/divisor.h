@@ -1,4 +1,4 @@
-// Division by a number that is known beforehand, as a product: kernels divide slowly.
+// Division by an invariant number as a multiplication, because division is slow in kernels.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace blipft {
 
-/// Divides n < 2^31 by d < 2^31: n / d = n m / 2^(32 + s), rounded down, where 2^s < d <= 2^(s + 1) and m is
-/// 2^(32 + s) / d, rounded up (Granlund & Montgomery, "Division by Invariant Integers using Multiplication", 1994).
+/// Computes n / d for n, d < 2^31 as n m / 2^(32 + s), rounded down, where 2^s < d <= 2^(s + 1) and m = 2^(32 + s) / d,
+/// rounded up (Granlund & Montgomery, "Division by Invariant Integers using Multiplication", 1994).
 struct Divisor {
-  uint32_t multiplier = 0, shift = 0;  ///< multiplier 0: by 1
+  uint32_t multiplier = 0, shift = 0;  ///< multiplier 0: division by 1
 
   static Divisor of(int64_t d) {
     if (d <= 1) return {};

@@ -1,17 +1,17 @@
-// Argument checks of the ops that make a model's first rows (see ops_check.h).
+// Argument checks of the ops that compute a model's input rows (see ops_check.h).
 #include "ops/checker.h"
 #include "ops/ops_check.h"
 
 namespace blipft {
 namespace {
 
-/// VisionEmbed's shapes; the tables' dtypes differ between forward and backward.
+/// Checks the shapes of VisionEmbed; the dtypes of its tables differ between forward and backward.
 void check_vision(const Checker& check, const VisionEmbed& args) {
   check.floating(args.x, "x");
   check.dtype(args.patches, "patches", args.x.dtype);
   const int64_t n = args.x.cols();
   check.require(args.patches.cols() == n, "patches and x have different row sizes");
-  // x has one row more per sample than patches: their difference is the number of samples.
+  // x has one row more for each sample than patches, so their difference is the number of samples.
   const int64_t samples = args.x.rows() - args.patches.rows();
   if (samples < 1 || args.patches.rows() % samples != 0) [[unlikely]]
     check.fail(concat("x has ", args.x.rows(), " rows for ", args.patches.rows(), " patches: not one more per sample"));

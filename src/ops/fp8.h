@@ -1,5 +1,5 @@
-// The 8-bit floats of matrix products (OCP "8-bit floating point specification", 2023): codes to and from float, and the
-// scale of a matrix. Both backends take scales from here, and round as the GPU's conversion instructions do.
+// The 8-bit floats of matrix products (OCP "8-bit floating point specification", 2023): conversion from and to float,
+// and the scale of a matrix. Both backends compute scales here and round like the GPU's conversion instructions.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 
 namespace blipft {
 
-/// Exponent bits, mantissa bits, and the exponent of the largest number, which is 1.75 times a power of two in both.
+/// Mantissa bits, exponent bias, and exponent of the largest number, which is 1.75 * 2^top in both formats.
 struct Fp8Form {
   int mantissa, bias, top;
 };
@@ -18,7 +18,8 @@ constexpr Fp8Form fp8_form(DType dtype) {
   return dtype == DType::f8e4m3 ? Fp8Form{3, 7, 8} : Fp8Form{2, 15, 15};
 }
 
-/// `x` times 2^exponent has no magnitude above the largest code. Of the bits of the largest magnitude of a matrix.
+/// Returns the largest exponent for which `largest` * 2^exponent is representable. `largest`: bits of a matrix's
+/// largest |x|.
 constexpr int fp8_exponent(uint32_t largest, DType dtype) {
   constexpr uint32_t kSignificand = 0x007fffffu, kThreeQuarters = 0x00600000u;
   if (largest == 0 || largest >= 0x7f800000u) return 0;
@@ -27,12 +28,12 @@ constexpr int fp8_exponent(uint32_t largest, DType dtype) {
   return exponent > 126 ? 126 : exponent < -126 ? -126 : exponent;  // 2^exponent and its inverse are normal
 }
 constexpr float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23); }
-/// Fp8Cast::scale.
+/// Returns Fp8Cast::scale.
 constexpr float fp8_scale(uint32_t largest, DType dtype) {
   return largest >= 0x7f800000u ? std::bit_cast<float>(0x7fc00000u) : power_of_two(-fp8_exponent(largest, dtype));
 }
 
-/// Rounds to nearest even, beyond the largest number to that; a NaN becomes 0x7f.
+/// Rounds to nearest even and saturates at the largest number; a NaN becomes 0x7f.
 inline uint8_t float_to_fp8(float value, DType dtype) {
   const Fp8Form form = fp8_form(dtype);
   const uint32_t bits = bits_from_float(value), magnitude = bits & 0x7fffffffu;
@@ -46,7 +47,7 @@ inline uint8_t float_to_fp8(float value, DType dtype) {
     const uint32_t rounded = capped + (1u << (dropped - 1)) - 1 + ((capped >> dropped) & 1u);
     code = (rounded >> dropped) - (static_cast<uint32_t>(127 - form.bias) << form.mantissa);
   } else {
-    // The sum's last bit is worth the smallest number, so that the FPU does the rounding.
+    // The last bit of the sum is worth the smallest subnormal number, so the FPU does the rounding.
     const float magic = power_of_two(24 - form.bias - form.mantissa);
     code = bits_from_float(float_from_bits(magnitude) + magic) - bits_from_float(magic);
   }

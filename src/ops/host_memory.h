@@ -1,4 +1,4 @@
-// An owner of page-locked host memory.
+// RAII owner of page-locked host memory.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace blipft {
 
-/// Device::allocate_host() memory. Move-only; the device outlives it.
+/// Owns memory from Device::allocate_host(). It is movable but not copyable; the device must outlive it.
 class HostMemory {
  public:
   HostMemory(Device& device, int64_t bytes) : device_(&device), memory_(device.allocate_host(bytes)) {}

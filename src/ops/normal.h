@@ -1,9 +1,9 @@
-// The numbers that fill_normal and fill_uniform draw, the same in CPU code and in CUDA kernels.
+// The numbers that fill_normal and fill_uniform draw, for CPU code and CUDA kernels.
 //
-// Counter layout: element `index` of stream `stream_id` takes word pair (index % 4) / 2 of the Philox block with the
-// counter {low word of index / 4, high word of index / 4, 0xffffffff, stream_id} under the key `seed`. One block makes
-// two Box-Muller pairs, so four normals: cosine at even, sine at odd places. The third counter word keeps these blocks
-// apart from dropout's, which hold an element block number there (never as large as that).
+// Counter layout: element `index` of stream `stream_id` uses the Philox block with the counter {low word of index / 4,
+// high word of index / 4, 0xffffffff, stream_id} under the key `seed`, and of it the word pair (index % 4) / 2. One
+// block thus gives two Box-Muller pairs, which are four normal numbers: the cosine for even, the sine for odd indices.
+// Dropout stores an element block number in the third counter word, which is always smaller than 0xffffffff.
 #pragma once
 
 #include <cmath>
@@ -13,18 +13,18 @@
 
 namespace blipft {
 
-/// The random words of elements 4 * block .. 4 * block + 3.
+/// Returns the random words of elements 4 * block to 4 * block + 3.
 BLIPFT_HOST_DEVICE Philox4 normal_words(uint64_t seed, uint32_t stream_id, int64_t block) {
   const uint64_t b = static_cast<uint64_t>(block);
   return philox({static_cast<uint32_t>(b), static_cast<uint32_t>(b >> 32), 0xffffffffu, stream_id},
                 static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 }
 
-/// Box and Muller 1958: radius from `u`, angle from `v`, both in (0, 1). Host and device agree to float rounding of
-/// log, sqrt and cos.
+/// Box-Muller transform (1958): radius from `u`, angle from `v`, both mapped to (0, 1). Host and device results agree
+/// up to the rounding of log, sqrt, cos and sin.
 BLIPFT_HOST_DEVICE void box_muller(uint32_t u, uint32_t v, float& even, float& odd) {
   constexpr float kTwoPi = 6.283185307179586f;
-  // 24 bits and half a step: exact in f32 and never 0 or 1.
+  // The upper 24 bits plus half a step are exact in f32 and never 0 or 1.
   const float unit = (static_cast<float>(u >> 8) + 0.5f) * (1.0f / 16777216.0f);
   const float angle = kTwoPi * ((static_cast<float>(v >> 8) + 0.5f) * (1.0f / 16777216.0f));
   const float radius = sqrtf(-2.0f * logf(unit));
@@ -32,7 +32,7 @@ BLIPFT_HOST_DEVICE void box_muller(uint32_t u, uint32_t v, float& even, float& o
   odd = radius * sinf(angle);
 }
 
-/// Element `index` of the normal numbers of (seed, stream_id).
+/// Returns element `index` of the normal numbers of (seed, stream_id).
 BLIPFT_HOST_DEVICE float normal_at(uint64_t seed, uint32_t stream_id, int64_t index) {
   const Philox4 words = normal_words(seed, stream_id, index >> 2);
   float even, odd;
@@ -41,7 +41,8 @@ BLIPFT_HOST_DEVICE float normal_at(uint64_t seed, uint32_t stream_id, int64_t in
   return (index & 1) ? odd : even;
 }
 
-/// Element `index` of the uniform numbers in (-1, 1) of (seed, stream_id): 24 bits of the block's word index % 4.
+/// Returns element `index` of the uniform numbers in (-1, 1) of (seed, stream_id): 24 bits of the block's word index %
+/// 4.
 BLIPFT_HOST_DEVICE float uniform_at(uint64_t seed, uint32_t stream_id, int64_t index) {
   const Philox4 words = normal_words(seed, stream_id, index >> 2);
   const uint32_t word = (index & 2) ? ((index & 1) ? words.w : words.z) : ((index & 1) ? words.y : words.x);

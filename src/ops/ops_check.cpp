@@ -1,4 +1,4 @@
-// Argument checks of every op (see ops_check.h).
+// Argument checks of most ops (see ops_check.h).
 #include "ops/ops_check.h"
 
 #include "ops/checker.h"
@@ -12,7 +12,7 @@ struct Factor {
   int64_t rows, cols;
 };
 
-/// The two factors of a product in fp8, or neither; its results' columns are the rows of one of them.
+/// Checks the two fp8 factors of a product: both must be present or both absent, and both have `cols` summed elements.
 void check_factors(const Checker& check, const Factor& left, const Factor& right) {
   check.require(bool(left.given) == bool(right.given), "a product takes both of its factors in fp8, or neither");
   if (!left.given) return;

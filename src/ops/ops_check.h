@@ -1,7 +1,7 @@
-// Argument checks of every op: one place, called by the CPU, CUDA and plan backends alike at the top of each op.
+// Argument checks of every op, called by the CPU, CUDA and plan backends at the beginning of each op.
 //
-// Each function throws Error naming the op, the argument, what was found and what was expected. They look at shapes,
-// dtypes and the presence of arguments only, never at what lies behind an address.
+// Each function throws an Error that names the op, the argument, the found and the expected value. The checks only read
+// shapes, dtypes, addresses and whether arguments are present, never the memory behind an address.
 #pragma once
 
 #include "blipft/ops.h"
@@ -35,7 +35,7 @@ void check_args(const SgdUpdate& args);
 void check_args(const LionUpdate& args);
 void check_args(const AdamW8bitUpdate& args);
 
-/// These structs serve forward and backward; the embeddings' tables hold parameter gradients there.
+/// These structs are used in forward and backward; in backward the tables of embeddings are parameter gradients.
 void check_args(const Swiglu& args);
 void check_backward_args(const Swiglu& args);
 void check_args(const RelativeBias& args);
@@ -45,7 +45,7 @@ void check_args(const TextEmbed& args);
 void check_backward_args(const VisionEmbed& args);
 void check_backward_args(const TextEmbed& args);
 
-// The ops that take plain tensors.
+// Checks of the ops that have plain tensors as arguments.
 void check_workspace(const Tensor& workspace);
 void check_activate(const Tensor& x, const Tensor& y, Activation activation);
 void check_pack_signs(const Tensor& x, const Tensor& signs);

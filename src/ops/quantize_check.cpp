@@ -1,4 +1,4 @@
-// Argument checks of quantisation, in blocks and in fp8, and of the updates that need more than AdamW's and SGD's.
+// Argument checks of quantization (block-wise and fp8) and of the AdamW8bit and Lion updates.
 #include "ops/checker.h"
 #include "ops/ops_check.h"
 

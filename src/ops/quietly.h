@@ -1,10 +1,10 @@
-// For destructors, which never throw.
+// Helper for destructors, which must not throw.
 #pragma once
 
 namespace blipft {
 
-/// Gives memory of a device back. A device that has failed told so where it did, and that error is on its way: what
-/// `release` throws is of no use to anybody.
+/// Releases device memory and ignores exceptions: a failed device has already reported its error elsewhere, and that
+/// error is already being handled.
 template <class Release>
 void quietly(const Release& release) noexcept {
   try {

@@ -1,8 +1,8 @@
-// Rounding to bf16 up or down at random, the same in CPU code and in CUDA kernels: see Rounding in ops.h.
+// Stochastic rounding to bf16 for CPU code and CUDA kernels: see Rounding in ops.h.
 //
-// Counter layout: elements 8 b to 8 b + 7 of a unit take the halves of the words of the Philox block with the counter
-// {b, step, 0xfffffffe, unit} under the key `seed`, the lower half of a word first. The third word keeps these blocks
-// apart from those of dropout and of normal numbers.
+// Counter layout: elements 8 b to 8 b + 7 of a unit use the half words of the Philox block with the counter {b, step,
+// 0xfffffffe, unit} under the key `seed`, the lower half of a word first. The third word separates these blocks from
+// those of dropout and of normal numbers.
 #pragma once
 
 #include <bit>
@@ -19,14 +19,15 @@ BLIPFT_HOST_DEVICE Philox4 rounding_words(uint64_t seed, uint32_t unit, uint32_t
                 static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 }
 
-/// The 16 bits of `element`, given its block's words.
+/// Returns the 16 random bits of `element`, given the words of its block.
 BLIPFT_HOST_DEVICE uint32_t rounding_bits(const Philox4& words, int64_t element) {
   const auto e = static_cast<uint32_t>(element);
   const uint32_t word = e & 4 ? (e & 2 ? words.w : words.z) : (e & 2 ? words.y : words.x);
   return (e & 1 ? word >> 16 : word) & 0xffffu;
 }
 
-/// x as bf16, one step further from zero with the probability of the part that is cut off. Infinities and NaNs stay.
+/// Rounds x to bf16: away from zero with a probability equal to the discarded fraction of a step, else towards zero.
+/// Infinities and NaNs are kept.
 BLIPFT_HOST_DEVICE uint16_t round_stochastically(float x, uint32_t bits) {
   const uint32_t number = std::bit_cast<uint32_t>(x);
   if ((number & 0x7f800000u) == 0x7f800000u)

@@ -1,4 +1,4 @@
-// The rules that choose tokens, and how a chosen one joins its text: what both backends share.
+// The rules that choose tokens and the code that appends a token to its text, shared by both backends.
 #pragma once
 
 #include "blipft/decode_ops.h"
@@ -6,7 +6,7 @@
 
 namespace blipft {
 
-/// DecodeState's arrays.
+/// Raw pointers and sizes of a DecodeState.
 struct TextArrays {
   int32_t *ids, *lengths, *prompt_lengths, *limits, *done;
   int64_t* keys;
@@ -19,11 +19,11 @@ struct TextArrays {
             .most = state.ids.cols()};
   }
   BLIPFT_HOST_DEVICE bool grows(int64_t slot) const { return lengths[slot] > 0 && done[slot] == kRunning; }
-  /// The length at which the text ends.
+  /// Returns the length at which the text ends.
   BLIPFT_HOST_DEVICE int64_t limit(int64_t slot) const { return limits[slot] < most ? limits[slot] : most; }
 };
 
-/// TokenRules without the host's part.
+/// The part of TokenRules that kernels use.
 struct RuleArrays {
   float repetition_penalty;
   int64_t min_new_tokens, min_length;
@@ -34,11 +34,11 @@ struct RuleArrays {
     return {rules.repetition_penalty, rules.min_new_tokens, rules.min_length, rules.ends.as<const int32_t>(),
             rules.ends ? rules.ends.numel() : 0};
   }
-  /// The score of an id that the text has.
+  /// Returns the penalized score of an id that the text contains.
   BLIPFT_HOST_DEVICE float penalised(float score) const {
     return score < 0 ? rounded_product(score, repetition_penalty) : score / repetition_penalty;
   }
-  /// Whether no end may follow.
+  /// True if the next token must not be an end token.
   BLIPFT_HOST_DEVICE bool ends_barred(int64_t length, int64_t prompt_length) const {
     return length < min_length || length - prompt_length < min_new_tokens;
   }
@@ -49,13 +49,14 @@ struct RuleArrays {
   }
 };
 
-/// What the tokens before one that stays weigh less than. At least 1: the first one stays.
+/// Returns the total weight at which top-p stops: a token is kept if the weights of the tokens before it sum to less.
+/// The value is at least 1, so that the first token is kept.
 BLIPFT_HOST_DEVICE uint64_t top_p_limit(float top_p, uint64_t total) {
   const auto limit = static_cast<uint64_t>(static_cast<double>(top_p) * static_cast<double>(total));
   return limit > 0 ? limit : 1;
 }
 
-/// The text in `slot` gets the token.
+/// Appends the token to the text in `slot`.
 BLIPFT_HOST_DEVICE void append_token(const TextArrays& texts, const RuleArrays& rules, int64_t slot, int32_t token) {
   const int32_t length = texts.lengths[slot];
   texts.ids[slot * texts.most + length] = token;
