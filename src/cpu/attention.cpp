@@ -1,4 +1,4 @@
-// Attention, one head of one sample at a time, one row of scores at a time; rotary positions.
+// Attention, computed for one head of one sample and one row of scores at a time; rotary position embedding.
 #include <cmath>
 #include <limits>
 
@@ -8,7 +8,7 @@
 namespace blipft::cpu {
 namespace {
 
-/// Where head h of token t of sample b starts, in elements. `packing`: of the matrix that the heads are in.
+/// Returns the element offset of head h of token t of sample b. `packing` is that of the matrix that contains `heads`.
 int64_t place(const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b, int64_t h, int64_t t) {
   const int64_t sample = packing ? first_row(packing, b, 0) * heads.row_stride : b * heads.batch_stride;
   return sample + t * heads.row_stride + h * a.head_size;
@@ -17,7 +17,7 @@ int64_t place(const Heads& heads, const Packing& packing, const AttentionForward
 int64_t queries_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing, b, a.query_tokens); }
 int64_t keys_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing_of_keys(), b, a.kv_tokens); }
 
-/// One head's [tokens, head_size] as f32.
+/// Loads one head's [tokens, head_size] as f32.
 void load_head(const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b, int64_t h,
                int64_t tokens, float* out) {
   for (int64_t t = 0; t < tokens; ++t)
@@ -30,7 +30,7 @@ void store_head(const float* in, const Heads& heads, const Packing& packing, con
     store(in + t * a.head_size, heads.data, a.dtype, place(heads, packing, a, b, h, t), a.head_size);
 }
 
-/// sums[c] = sum over t of head[t, c]; head [tokens, head_size].
+/// Computes sums[c] = sum over t of head[t, c]; head is [tokens, head_size].
 void sum_tokens(const float* head, int64_t tokens, int64_t head_size, float* sums) {
   for (int64_t c = 0; c < head_size; ++c) {
     double total = 0;
@@ -39,12 +39,12 @@ void sum_tokens(const float* head, int64_t tokens, int64_t head_size, float* sum
   }
 }
 
-/// The keys that a query sees: from `first` up to `end`.
+/// The range [first, end) of keys that a query sees.
 struct Visible {
   int64_t first, end;
 };
 
-/// Of query i of sample b.
+/// Returns the keys that query i of sample b sees.
 Visible visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
   int64_t end = keys_of(a, b);
   if (a.kv_lengths) end = std::min<int64_t>(end, std::max(0, a.kv_lengths.as<const int32_t>()[b]));
@@ -58,31 +58,31 @@ void drop_probabilities(const AttentionForward& a, int64_t b, int64_t h, int64_t
   apply_dropout(a.dropout, b, h * numbers.head + i * numbers.query + keys.first, keys.end - keys.first, p + keys.first);
 }
 
-/// The column of RelativeScores::values for query i and key j.
+/// Returns the column of RelativeScores::values for query i and key j.
 int64_t relative_column(const RelativeScores& relative, int64_t i, int64_t j) {
   return std::clamp(j - i, -relative.behind, relative.ahead) + relative.behind;
 }
 
-/// What is added to the scores of query i of head h, for key 0 and those after it.
+/// Returns the relative bias of query i and key j in head h, or 0 if there is none.
 float relative_score(const AttentionForward& a, int64_t h, int64_t i, int64_t j) {
   if (!a.relative) return 0;
   return a.relative.values.as<const float>()[h * a.relative.columns() + relative_column(a.relative, i, j)];
 }
 
-/// The score of a query and a key, before the mask and without what is relative.
+/// Returns the score of a query and a key before the mask and without relative bias.
 float score(const AttentionForward& a, const float* q, const float* k) {
   const float scaled = a.scale * dot(q, k, a.head_size);
   return a.cap > 0 ? a.cap * std::tanh(scaled / a.cap) : scaled;
 }
 
-/// f(b, h) for each of `heads` heads of every sample, in parallel.
+/// Calls f(b, h) for each of `heads` heads of every sample, in parallel.
 template <class F>
 void for_heads(int64_t batch, int64_t heads, F f) {
 #pragma omp parallel for schedule(dynamic)
   for (int64_t bh = 0; bh < batch * heads; ++bh) f(bh / heads, bh % heads);
 }
 
-/// Throws unless no packed sample lets queries see keys that it does not have.
+/// Throws if the packings are invalid or if the kv_lengths of a packed sample exceed its rows.
 void check_numbers(const AttentionForward& a) {
   check_packing(a.packing, a.query_tokens);
   check_packing(a.key_packing, a.kv_tokens);
@@ -91,13 +91,13 @@ void check_numbers(const AttentionForward& a) {
                  a.kv_lengths.as<const int32_t>()[b], ", but ", keys_of(a, b), " rows");
 }
 
-/// The head of keys and values that head h of queries reads.
+/// Returns the head of keys and values that query head h uses.
 int64_t kv_head(const AttentionForward& a, int64_t h) { return h / (a.heads / a.heads_of_kv()); }
 
-/// What forward and backward read of a head, as f32 in the first thread buffers, and room for a row of scores.
+/// One head's q, k and v as f32 and buffers for its output and for a row of scores, in the first five thread buffers.
 struct Head {
   int64_t nq, nk;
-  float *q, *k, *v, *out, *p;               // [nq, d], [nk, d], [nk, d]; [nq, d], [nk]: not filled
+  float *q, *k, *v, *out, *p;               // [nq, d], [nk, d], [nk, d]; uninitialized: [nq, d], [nk]
 
   Head(const AttentionForward& a, int64_t b, int64_t h)
       : nq(queries_of(a, b)), nk(keys_of(a, b)), q(thread_buffer(0, nq * a.head_size)),
@@ -131,9 +131,9 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
   store_head(out, a.out, a.packing, a, b, h, nq);
 }
 
-// With p the probabilities, m the dropout factors, o the output: dv += (m p)^T do, dp = m (do v^T),
-// ds = p (dp - rowsum(do o)) (with a cap times its slope), dq = scale ds k, dk += scale ds^T q. dq, dk and dv are
-// [tokens, head_size]; drelative [columns] (optional) is this head's and sample's, and gets sums of ds.
+// With probabilities p, dropout factors m and output o: dv += (m p)^T do, dp = m (do v^T), ds = p (dp - rowsum(do o))
+// (times the slope of the cap), dq = scale ds k, dk += scale ds^T q. dq, dk and dv are [tokens, head_size]. drelative
+// [columns] (optional) is set to the sums of this head's and sample's ds.
 void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* dq, float* dk, float* dv,
                    float* drelative) {
   const AttentionForward& a = args.forward;
@@ -176,9 +176,9 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
   }
 }
 
-// Head g of keys and values of sample b, with the heads of queries that read it.
-// With `sums` [(heads + 2 kv_heads) * head_size], of this sample, the column sums of dq, dk and dv go there; with
-// `relative` [heads, columns], of this sample, the gradient of what is relative.
+// Backward of key/value head g of sample b and of the query heads that use it. `sums` [(heads + 2 kv_heads) *
+// head_size], if given, gets this sample's column sums of dq, dk and dv; `relative` [heads, columns], if given, gets
+// this sample's gradient of the relative bias.
 void backward_group(const AttentionBackward& args, int64_t b, int64_t g, float* sums, float* relative) {
   const AttentionForward& a = args.forward;
   const int64_t d = a.head_size, nq = queries_of(a, b), nk = keys_of(a, b), kv_heads = a.heads_of_kv();

@@ -9,7 +9,8 @@
 namespace blipft::cpu {
 namespace {
 
-/// Adds the candidates of row `row` of the logits, which follows beam `beam` of a text. False: it leaves no choice.
+/// Adds the candidates that row `row` of the logits gives for beam `beam` of a text. Returns false if no token can be
+/// chosen.
 bool add_candidates(const BeamStep& args, const BeamArrays& a, int64_t row, int64_t text, int64_t beam,
                     std::vector<BeamCandidate>& all) {
   const int64_t count = args.logits.cols(), slot = a.slot_of(text) + beam;

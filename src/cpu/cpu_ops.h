@@ -1,4 +1,4 @@
-// The CPU backend's class: slow and obvious, the oracle that the CUDA backend is measured against.
+// The CPU backend: slow and simple, the reference for tests of the CUDA backend.
 #pragma once
 
 #include "blipft/ops.h"
@@ -33,7 +33,7 @@ class CpuOps final : public Ops {
   // decode.cpp
   void begin_texts(const BeginTexts&, Stream) override;
   void next_rows(const NextRows&, Stream) override;
-  int64_t coded_rows(DType) const override { return 8; }  // so that models are tested with such products
+  int64_t coded_rows(DType) const override { return 8; }  // not 0 so that tests of models cover coded_linear
   void coded_linear(const CodedLinear&, Stream) override;
   void cache_write(const CacheWrite&, Stream) override;
   void attention_decode(const AttentionDecode&, Stream) override;
@@ -88,7 +88,7 @@ class CpuOps final : public Ops {
   void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) override;
 
  private:
-  /// f32 copies of the operands and the result of a matrix product (bf16 operands are converted).
+  /// f32 copies of the operands and the result of a matrix product (for operands that are not f32).
   Scratch left_, right_, product_;
 };
 

@@ -1,4 +1,4 @@
-// One-token steps of decoding: texts that begin, the rows that come next, the cache, and attention over it.
+// Decoding of one token a step: start of texts, input rows of the next step, KV cache, and attention over it.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,13 +11,13 @@
 namespace blipft::cpu {
 namespace {
 
-/// The row of the cache that place j of slot s lies in.
+/// Returns the row of the cache that holds position j of slot s.
 int64_t cache_row(const AttentionDecode& args, int64_t s, int64_t j) {
   const int64_t places = args.cache.places;
   return (args.sources ? args.sources.as<const int32_t>()[s * places + j] : s) * places + j;
 }
 
-/// The places [first, end) that slot s sees.
+/// The range [first, end) of cache positions that slot s sees.
 struct Places {
   int64_t first, end;
 };
@@ -26,7 +26,7 @@ Places places_of(const AttentionDecode& args, int64_t s) {
   return {args.window > 0 ? std::max<int64_t>(0, end - args.window) : 0, end};
 }
 
-/// Throws unless every slot sees places that there are.
+/// Throws if a slot sees positions outside of the cache.
 void check_numbers(const AttentionDecode& args) {
   const int64_t slots = args.cache.keys.rows() / args.cache.places;
   for (int64_t s = 0; s < args.q.rows(); ++s) {
@@ -41,7 +41,7 @@ void check_numbers(const AttentionDecode& args) {
   }
 }
 
-/// What head h adds to the score of a key that lies `offset` places after the query.
+/// Returns the bias of head h for a key that is `offset` positions after the query.
 float relative_score(const RelativeScores& relative, int64_t h, int64_t offset) {
   const int64_t column = std::clamp(offset, -relative.behind, relative.ahead) + relative.behind;
   return relative.values.as<const float>()[h * relative.columns() + column];
@@ -72,7 +72,7 @@ void attend(const AttentionDecode& args, int64_t s, int64_t h) {
   store(out, args.out, (s * args.heads + h) * d, d);
 }
 
-/// The slot gets what row r says.
+/// Starts the text of row r in `slot`.
 void begin_slot(const BeginTexts& args, int64_t r, int64_t slot) {
   const DecodeState& state = args.state;
   const int32_t length = args.lengths.as<const int32_t>()[r];

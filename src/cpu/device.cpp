@@ -1,4 +1,4 @@
-// The CPU device: plain memory, streams that are names only, work that is done when a call returns.
+// The CPU device: host memory, streams that are only names, and calls that complete before they return.
 #include <omp.h>
 #include <sys/mman.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kHugePage = 2 << 20, kHugeBlock = 4 * kHugePage;
 
-/// A line of /proc/meminfo in bytes; -1 where the kernel does not say.
+/// Returns a value of /proc/meminfo in bytes, or -1 if the kernel does not report it.
 int64_t meminfo(const std::string& key) {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
@@ -93,7 +93,7 @@ class CpuDevice final : public Device {
     return std::make_unique<CpuGraph>(body);
   }
 
-  /// OpenMP keeps the number of threads per calling thread.
+  /// Sets the number of threads: OpenMP stores it per calling thread.
   void bind_thread() const override { omp_set_num_threads(threads_); }
 
  private:
@@ -104,9 +104,9 @@ class CpuDevice final : public Device {
   void* take(int64_t bytes, Blocks& blocks) {
     BLIPFT_CHECK(bytes >= 0, "requested ", bytes, " bytes of memory");
     const int64_t available = meminfo("MemAvailable");
-    // Linux grants more than it has and kills the process when the pages are touched: refuse before that.
+    // Linux overcommits memory and kills the process when it touches the pages, so check the available memory first.
     const bool fits = available < 0 || bytes <= available;
-    // Large blocks in huge pages: small ones cost more to come by than the smallest models cost to train.
+    // Large blocks use huge pages: page faults of small pages take longer than training of the smallest models.
     const size_t alignment = bytes >= kHugeBlock ? size_t{kHugePage} : 256;
     const size_t rounded = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
     void* memory = fits ? std::aligned_alloc(alignment, std::max<size_t>(rounded, 256)) : nullptr;

@@ -1,8 +1,8 @@
-// How the CPU ops read and write: pieces of tensors become f32 in small buffers, are computed on, and are stored in the
-// tensor's own dtype. So every op is written once, in plain float code.
+// Element access of the CPU ops: parts of tensors are loaded as f32 into small buffers, computed on, and stored in the
+// tensor's dtype. Every op is thus written once, in plain float code.
 //
-// All parallel loops here and in the ops run over independent outputs whose partition does not depend on the number of
-// threads: results have the same bits however many threads there are.
+// All parallel loops here and in the ops run over independent outputs, and their partition does not depend on the
+// number of threads: results have the same bits with any number of threads.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace blipft::cpu {
 
-/// Memory that grows and never shrinks; contents are lost when it grows.
+/// A buffer that grows but never shrinks; its contents are lost when it grows.
 class Scratch {
  public:
   float* floats(int64_t count) {
@@ -31,13 +31,13 @@ class Scratch {
   int64_t capacity_ = 0;
 };
 
-/// One of a few row buffers that each thread owns. Slots are independent; a slot's old pointer dies when it grows.
+/// Returns one of the calling thread's buffers. A pointer becomes invalid when its own slot grows.
 inline float* thread_buffer(int slot, int64_t count) {
   thread_local Scratch buffers[12];
   return buffers[slot].floats(count);
 }
 
-/// Elements [first, first + count) of `data` as f32, in `out`.
+/// Loads elements [first, first + count) of `data` as f32 into `out`.
 inline void load(const void* data, DType dtype, int64_t first, int64_t count, float* out) {
   if (dtype == DType::f32) {
     std::copy_n(static_cast<const float*>(data) + first, count, out);
@@ -53,7 +53,7 @@ inline void load(const void* data, DType dtype, int64_t first, int64_t count, fl
   }
 }
 
-/// The inverse of load; rounds to nearest even.
+/// Stores f32 values with the given dtype, rounded to nearest even.
 inline void store(const float* in, void* data, DType dtype, int64_t first, int64_t count) {
   if (dtype == DType::f32) {
     std::copy_n(in, count, static_cast<float*>(data) + first);
@@ -73,7 +73,7 @@ inline void store(const float* in, const Tensor& t, int64_t first, int64_t count
   store(in, t.data, t.dtype, first, count);
 }
 
-/// One row of a matrix.
+/// load() and store() for one row of a matrix.
 inline void load_row(const MatrixView& view, int64_t row, float* out) {
   load(view.data, view.dtype, row * view.row_stride, view.cols(), out);
 }
@@ -81,13 +81,13 @@ inline void store_row(const float* in, const MatrixView& view, int64_t row) {
   store(in, view.data, view.dtype, row * view.row_stride, view.cols());
 }
 
-/// What store() would leave behind, as f32: values that later ops see.
+/// Rounds f32 values to the precision of store(), as later ops will read them.
 inline void round_to(DType dtype, float* values, int64_t count) {
   if (dtype != DType::bf16) return;
   for (int64_t i = 0; i < count; ++i) values[i] = bf16_to_float(float_to_bf16(values[i]));
 }
 
-/// Raises `amax`, where it is given, to the largest magnitude of `x` as it is stored: Fp8Magnitude.
+/// Raises `amax`, if given, to the largest magnitude of the stored `x` (Fp8Magnitude).
 inline void raise_magnitude(const Tensor& amax, const MatrixView& x) {
   if (!amax) return;
   uint32_t most = bits_from_float(*amax.as<float>());
@@ -99,7 +99,7 @@ inline void raise_magnitude(const Tensor& amax, const MatrixView& x) {
   *amax.as<float>() = float_from_bits(most);
 }
 
-/// A parameter gradient: t = values, or t += values (added in f32). Changes `values`.
+/// Stores a parameter gradient: t = values, or t += values (added in f32). Overwrites `values`.
 inline void store_gradient(float* values, const Tensor& t, int64_t first, int64_t count, bool accumulate) {
   constexpr int64_t kPiece = 256;
   for (int64_t i = 0; accumulate && i < count; i += kPiece) {
@@ -111,31 +111,31 @@ inline void store_gradient(float* values, const Tensor& t, int64_t first, int64_
   store(values, t, first, count);
 }
 
-constexpr int64_t kChunk = 4096;   ///< elements of one element-wise piece
-constexpr int64_t kColumns = 256;  ///< columns of one piece of a column sum
+constexpr int64_t kChunk = 4096;   ///< elements of a chunk of element-wise work
+constexpr int64_t kColumns = 256;  ///< columns of a chunk of a column sum
 
-/// f(first, count) for pieces of [0, n), in parallel.
+/// Calls f(first, count) for chunks of [0, n), in parallel.
 template <class F>
 void for_chunks(int64_t n, F f) {
 #pragma omp parallel for schedule(static)
   for (int64_t first = 0; first < n; first += kChunk) f(first, std::min(kChunk, n - first));
 }
 
-/// f(i) for i in [0, n), in parallel.
+/// Calls f(i) for i in [0, n), in parallel.
 template <class F>
 void for_each(int64_t n, F f) {
 #pragma omp parallel for schedule(static)
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-/// f(first column, columns) for pieces of a row of n columns, in parallel.
+/// Calls f(first column, columns) for chunks of n columns, in parallel.
 template <class F>
 void for_columns(int64_t n, F f) {
 #pragma omp parallel for schedule(static)
   for (int64_t first = 0; first < n; first += kColumns) f(first, std::min(kColumns, n - first));
 }
 
-/// Sum of f(x[i]), in f64.
+/// Returns the sum of f(x[i]) in f64.
 template <class F>
 double sum_of(const float* x, int64_t n, F f) {
   double total = 0;
@@ -158,51 +158,52 @@ inline void add_scaled(float* y, float factor, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
-/// A row of a matrix, as row `row` of sample `sample`.
+/// A row of a matrix as row `row` of sample `sample`.
 struct SampleRow {
   int64_t sample, row;
 };
 
-/// Row r of a matrix whose samples have `most` rows each, or, packed, at most.
+/// Locates row r of a matrix whose samples have `most` rows each or, if packed, at most `most` rows.
 inline SampleRow sample_row(const Packing& packing, int64_t r, int64_t most) {
   const int64_t padded = packing ? packing.padded_rows.as<const int32_t>()[r] : r;
   return {padded / most, padded % most};
 }
 
-/// The matrix row at which sample b begins; of the sample after the last one: the end.
+/// Returns the matrix row at which sample b starts; for b = number of samples, the end.
 inline int64_t first_row(const Packing& packing, int64_t b, int64_t most) {
   return packing ? packing.starts.as<const int32_t>()[b] : b * most;
 }
 
-/// How many rows sample b has.
+/// Returns the number of rows of sample b.
 inline int64_t rows_of(const Packing& packing, int64_t b, int64_t most) {
   return first_row(packing, b + 1, most) - first_row(packing, b, most);
 }
 
-/// Throws unless the numbers in `packing` are what its documentation says. Nothing to check where it is absent.
+/// Throws if `packing` is given and its values contradict its documentation; `most` is the maximum of a sample's rows.
 void check_packing(const Packing& packing, int64_t most);
 
 /// values[i] = keep(element first + i of sample `sample`) ? scale values[i] / (1 - p) : 0
 void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values);
 
-/// The same for row `row` of a matrix with `cols` columns.
+/// Applies dropout to row `row` of a matrix with `cols` columns.
 inline void apply_dropout_row(const Dropout& dropout, int64_t row, int64_t cols, float* values) {
   if (dropout.row_numbers) row = dropout.row_numbers.as<const int32_t>()[row];
   const auto [sample, sample_r] = sample_row(dropout.packing, row, dropout.rows_per_sample);
   apply_dropout(dropout, sample, sample_r * cols, cols, values);
 }
 
-/// act(x), and act'(x) times x's incoming gradient. For relu `saved` may be anything of the output's sign.
+/// Applies act(x), or multiplies `gradient` by act'(x). `saved` is x; for relu it may be any values with the output's
+/// sign.
 void activate_values(Activation activation, float* values, int64_t count);
 void activation_gradient(Activation activation, const float* saved, float* gradient, int64_t count);
 
-/// values[i] = 1 where bit first + i of pack_signs()' output is set, else 0.
+/// Sets values[i] to 1 if bit first + i of the output of pack_signs() is set, else to 0.
 void unpack_signs(const Tensor& signs, int64_t first, int64_t count, float* values);
 
-/// The tensor's values as f32: itself, or a converted copy in `scratch`.
+/// Returns the tensor's values as f32: its own memory, or a converted copy in `scratch`.
 const float* as_floats(const Tensor& t, Scratch& scratch);
 
-/// A matrix's rows as f32: its own, or a converted copy in `scratch`.
+/// A matrix's rows as f32: the matrix's own memory, or a converted copy in `scratch`.
 struct FloatRows {
   const float* data;
   int64_t stride;      ///< elements between rows

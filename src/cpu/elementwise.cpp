@@ -9,7 +9,7 @@
 namespace blipft::cpu {
 namespace {
 
-/// out[0] (+)= sum of f(x[i]). Every chunk is summed by itself, then the chunks in order, in f64.
+/// Computes out[0] (+)= sum of f(x[i]) in f64. Each chunk is summed separately; then the chunk sums are added in order.
 template <class F>
 void reduce(const Tensor& x, const Tensor& out, bool accumulate, F f) {
   std::vector<double> partial(static_cast<size_t>((x.numel() + kChunk - 1) / kChunk));
@@ -36,7 +36,7 @@ void check_packing(const Packing& packing, int64_t most) {
   for (int64_t b = 0; b < samples; ++b) {
     BLIPFT_CHECK(starts[b] <= starts[b + 1] && starts[b + 1] - starts[b] <= most, "packed sample ", b, " has rows ",
                  starts[b], " up to ", starts[b + 1], ", expected 0 to ", most, " rows");
-    // Where a later start lies beyond the end, a descent follows, and the check above finds it.
+    // If a start lies beyond the end, a later start is smaller than its predecessor, and the check above reports it.
     for (int64_t r = starts[b]; r < std::min<int64_t>(starts[b + 1], rows); ++r)
       BLIPFT_CHECK(padded_rows[r] == b * most + r - starts[b], "packing.padded_rows[", r, "] is ", padded_rows[r],
                    ", expected ", b * most + r - starts[b]);
@@ -62,7 +62,7 @@ void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_
 void activate_values(Activation activation, float* values, int64_t count) {
   constexpr float kSqrtHalf = 0.70710678118654752f;
   if (activation == Activation::relu)
-    for (int64_t i = 0; i < count; ++i) values[i] = values[i] < 0 ? 0.0f : values[i];  // a NaN stays one
+    for (int64_t i = 0; i < count; ++i) values[i] = values[i] < 0 ? 0.0f : values[i];  // keeps NaNs
   else if (activation == Activation::gelu)
     for (int64_t i = 0; i < count; ++i) values[i] = 0.5f * values[i] * (1.0f + std::erf(values[i] * kSqrtHalf));
 }
@@ -236,7 +236,7 @@ constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.398942280401
 // gelu_tanh(x) = x (1 + tanh(kTanhScale (x + kTanhCube x^3))) / 2, kTanhScale = sqrt(2 / pi)
 constexpr float kTanhScale = 0.79788456080286536f, kTanhCube = 0.044715f;
 
-/// What a gate's activation makes of g, and its derivative there.
+/// The value and the derivative of a gate's activation at g.
 struct GateValue {
   float value, slope;
 };
@@ -253,7 +253,7 @@ GateValue gate_value(GateActivation activation, float g) {
       const float inner = kTanhScale * (1.0f + 3.0f * kTanhCube * g * g);
       return {0.5f * g * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * g * (1.0f - t * t) * inner};
     }
-    case GateActivation::silu: break;      // has loops of its own
+    case GateActivation::silu: break;      // is computed in separate loops
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Pictures to patches, embeddings of image and text, and ops that move whole rows.
+// Patches of images, embeddings of image and text, and ops that copy whole rows.
 #include <cstring>
 #include <vector>
 
@@ -8,13 +8,13 @@
 namespace blipft::cpu {
 namespace {
 
-/// to[to_row] = from[from_row], both of the same dtype and row size.
+/// Copies to[to_row] = from[from_row]; both have the same dtype and row size.
 void copy_row(const Tensor& from, int64_t from_row, const Tensor& to, int64_t to_row) {
   const int64_t bytes = from.cols() * dtype_size(from.dtype);
   std::memcpy(to.as<char>() + to_row * bytes, from.as<const char>() + from_row * bytes, static_cast<size_t>(bytes));
 }
 
-/// The row of the position table that row t of sample b of a TextEmbed uses.
+/// Returns the row of the position table for row t of sample b of a TextEmbed.
 int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
   if (args.row_positions) {
     const int64_t place = args.row_positions.as<const int32_t>()[b];
@@ -23,10 +23,10 @@ int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
   return t < args.prefix_rows + args.lengths.as<const int32_t>()[b] ? t + 2 : 1;
 }
 
-/// The most rows of a sample.
+/// Returns the maximum number of rows of a sample.
 int64_t most_rows(const TextEmbed& args) { return args.prefix_rows + args.ids.cols(); }
 
-/// f(i, r) for every id i that has a row, r, in order.
+/// Calls f(i, r) in order for every id index i that has a row r.
 template <class F>
 void for_ids(const TextEmbed& args, F f) {
   const int64_t samples = args.ids.rows(), tokens = args.ids.cols(), most = most_rows(args);
@@ -37,14 +37,14 @@ void for_ids(const TextEmbed& args, F f) {
   }
 }
 
-/// The factor of token rows, as the compute dtype holds it.
+/// Returns the factor of token rows, rounded to the compute dtype.
 float token_scale(const TextEmbed& args) {
   float scale = args.token_scale;
   round_to(args.x.dtype, &scale, 1);
   return scale;
 }
 
-/// Throws unless every sample has its image and text rows, and every id that has a row is in the table.
+/// Throws if a sample lacks image or text rows or if an id with a row, or a position, is outside of its table.
 void check_numbers(const TextEmbed& args) {
   const int32_t* lengths = args.lengths.as<const int32_t>();
   check_packing(args.packing, most_rows(args));
@@ -61,7 +61,7 @@ void check_numbers(const TextEmbed& args) {
                  args.row_positions.as<const int32_t>()[b], ", but positions has ", args.positions.rows(), " rows");
 }
 
-/// The row of args.rows that row r of args.blocks becomes, or -1 where it is left out.
+/// Returns the row of args.rows for row r of args.blocks, or -1 if r is not copied.
 int64_t picked_row(const RowBlocks& args, int64_t r) {
   const int64_t left_out = args.block_rows - args.offset - args.count;
   const auto [b, t] = sample_row(args.packing, r, args.block_rows);
@@ -70,7 +70,7 @@ int64_t picked_row(const RowBlocks& args, int64_t r) {
   return r - args.offset - b * (args.offset + left_out);
 }
 
-/// Throws unless every packed block has the rows that are left out of it.
+/// Throws if a packed block has too few rows.
 void check_numbers(const RowBlocks& args) {
   check_packing(args.packing, args.block_rows);
   const int64_t least = args.fixed ? args.offset + args.count : args.block_rows - args.count;
@@ -79,19 +79,19 @@ void check_numbers(const RowBlocks& args) {
                  " rows, but ", least, args.fixed ? " are asked of it" : " are left out of it");
 }
 
-/// Row `source_row` of the incoming gradient belongs to row `table_row` of a table.
+/// An addend: row `source_row` of the incoming gradient is added to row `table_row` of a table.
 struct Occurrence {
   int64_t table_row, source_row;
 };
 
-/// table[use.table_row] (+)= scale * source[use.source_row] for all uses; the table's other rows become 0 unless
-/// `accumulate`. Each table row is summed by one thread, in the order of the uses.
+/// Computes table[use.table_row] (+)= scale * source[use.source_row] for all uses; unless `accumulate`, other rows of
+/// the table become 0. Each table row is summed by one thread, in the order of the uses.
 void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tensor& table, bool accumulate,
                   float scale = 1) {
   const int64_t n = source.cols();
   std::stable_sort(uses.begin(), uses.end(),
                    [](const Occurrence& a, const Occurrence& b) { return a.table_row < b.table_row; });
-  std::vector<size_t> starts;  // where a new table row begins in `uses`
+  std::vector<size_t> starts;  // index of each table row's first entry in `uses`
   for (size_t i = 0; i < uses.size(); ++i)
     if (i == 0 || uses[i].table_row != uses[i - 1].table_row) starts.push_back(i);
   starts.push_back(uses.size());
@@ -113,7 +113,7 @@ void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tens
   });
 }
 
-/// out (+)= sum over b of source[first_row + b * stride], one row of n.
+/// Computes row `out_row` of out (+)= sum over b of row first_row + b * stride of source.
 void sum_strided_rows(const Tensor& source, int64_t first_row, int64_t stride, int64_t count, const Tensor& out,
                       int64_t out_row, bool accumulate) {
   const int64_t n = source.cols();

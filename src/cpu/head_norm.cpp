@@ -1,4 +1,4 @@
-// RMSNorm of the heads of a row, or of any groups of its columns.
+// RMSNorm of the heads of a row, or of other equal groups of its columns.
 #include "blipft/head_norm.h"
 
 #include <cmath>
@@ -37,7 +37,7 @@ void CpuOps::head_norm_backward(const HeadNormBackward& args, Stream stream) {
   float* gamma = left_.floats(size);
   load(args.gamma, 0, size, gamma);
   const float* rstd = args.rstd.as<const float>();
-  if (args.dgamma) {                       // first: dx may overwrite dy
+  if (args.dgamma) {                       // before dx, which may overwrite dy
     float* products = product_.floats(m * groups * size);
     for_each(m, [&](int64_t r) {
       float* dy = thread_buffer(0, n);

@@ -1,4 +1,4 @@
-// Linear layers: matrix products through cblas_sgemm, with what surrounds them in plain loops.
+// Linear layers: matrix products by cblas_sgemm and plain loops for the fused operations.
 #include <cblas.h>
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace {
 struct Matrix {
   const float* data;
   int64_t stride;      ///< elements between stored rows
-  bool transposed;     ///< the product takes the transpose of what is stored
+  bool transposed;     ///< the product uses the transpose of the stored matrix
 };
 
-/// c = alpha a b + beta c, with a [m, k], b [k, n] after their transposes and c [m, n]. BLAS runs single-threaded on tiles
-/// whose borders follow from the shapes alone.
+/// Computes c = alpha a b + beta c, with a [m, k] and b [k, n] (after transposition) and c [m, n]. BLAS runs
+/// single-threaded on tiles whose borders depend only on the shapes.
 void multiply(int64_t m, int64_t n, int64_t k, float alpha, const Matrix& a, const Matrix& b, float beta, float* c) {
   const bool small = m * n < 16 * 128 * 256;
   const int64_t tile_m = small ? 32 : 128, tile_n = small ? 64 : 256;
@@ -34,12 +34,12 @@ void multiply(int64_t m, int64_t n, int64_t k, float alpha, const Matrix& a, con
     }
 }
 
-// Of a product of codes; 1 of others.
+// Returns the scale of an fp8 product; 1 for other products.
 float scale_of(const Fp8Matrix& a, const Fp8Matrix& b) {
   return a ? a.scale.as<const float>()[0] * b.scale.as<const float>()[0] : 1.0f;
 }
 
-// What comes behind the product [M, N] of a forward: y = act(product + bias) + residual.
+// Applies the fused operations to the product [M, N] of a forward: y = act(product + bias) + residual.
 void finish_rows(float* product, const LinearForward& args) {
   const int64_t n = args.y.cols();
   for_each(args.y.rows(), [&](int64_t r) {
@@ -61,8 +61,9 @@ void finish_rows(float* product, const LinearForward& args) {
 
 }  // namespace
 
-// OpenBLAS's own threads would make bits depend on their number, and fight with OpenMP's. A build of OpenBLAS on OpenMP
-// runs single-threaded inside a parallel region anyway (and would take the number for OpenMP's).
+// With OpenBLAS's own threads the result's bits would depend on their number, and they would compete with OpenMP's
+// threads. An OpenMP build of OpenBLAS runs single-threaded inside parallel regions anyway (and would change OpenMP's
+// number).
 CpuOps::CpuOps() {
   if (openblas_get_parallel() == OPENBLAS_THREAD) openblas_set_num_threads(1);
 }
@@ -94,7 +95,7 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.w.cols();
   const FloatRows dy = as_floats(args.dy8 ? MatrixView(args.dy8.codes) : args.dy, left_);  // [m, n]
-  const float* stored = as_floats(args.wt8 ? args.wt8.codes : args.w, right_);             // [n, k], or [k, n]
+  const float* stored = as_floats(args.wt8 ? args.wt8.codes : args.w, right_);             // w [n, k], or wt8 [k, n]
   const Matrix w = args.wt8 ? Matrix{stored, n, true} : Matrix{stored, k, false};
   float* product = product_.floats(m * k);
   multiply(m, k, n, args.scale * scale_of(args.dy8, args.wt8), {dy.data, dy.stride, false}, w, 0, product);
@@ -123,7 +124,7 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
 void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.inputs();
-  const bool fp8 = static_cast<bool>(args.dyt8);  // transposed, then
+  const bool fp8 = static_cast<bool>(args.dyt8);  // if true, dy and x are transposed
   const FloatRows dy = as_floats(fp8 ? MatrixView(args.dyt8.codes) : args.dy, left_);  // [m, n]
   const FloatRows x = as_floats(fp8 ? MatrixView(args.xt8.codes) : args.x, right_);    // [m, k]
   const Matrix left{dy.data, dy.stride, !fp8}, right{x.data, x.stride, fp8};
@@ -138,7 +139,7 @@ void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   if (args.dbias) column_sums(fp8 ? as_floats(args.dy, left_) : dy, m, args.dbias, args.accumulate);
 }
 
-// Fp8Cast::counts of a matrix that is multiplied by `factor`.
+// Adds to Fp8Cast::counts for a matrix whose cast multiplies it by `factor`.
 void count_fp8(const FloatRows& x, int64_t m, int64_t n, float factor, DType dtype, int64_t* counts) {
   int64_t underflows = 0, not_finite = 0;
 #pragma omp parallel for reduction(+ : underflows, not_finite)

@@ -1,4 +1,4 @@
-// Cross-entropy over rows of logits, and the weights that make its sum a mean.
+// Cross-entropy of rows of logits, and the weights that turn its sum into a mean.
 #include <cmath>
 
 #include "cpu/cpu_ops.h"
@@ -7,7 +7,7 @@
 namespace blipft::cpu {
 namespace {
 
-/// A row of logits becomes what it counts as; slope = d(that) / d(logits).
+/// Applies the cap to a row of logits; slope = d(capped) / d(logits).
 void cap_logits(const CrossEntropy& args, float* logits, float* slope) {
   const int64_t vocabulary = args.logits.cols();
   for (int64_t c = 0; c < vocabulary; ++c) {

@@ -1,4 +1,4 @@
-// Layer norm and RMSNorm, with the residual and dropout before them.
+// LayerNorm and RMSNorm with fused residual addition and dropout.
 #include <cmath>
 
 #include "cpu/cpu_ops.h"
@@ -7,7 +7,7 @@
 namespace blipft::cpu {
 namespace {
 
-/// The mean that is taken off row r: none of RMSNorm's.
+/// Returns the mean that is subtracted from row r; 0 for RMSNorm.
 float mean_of(const Tensor& mean, int64_t r) { return mean ? mean.as<const float>()[r] : 0.0f; }
 
 /// dgamma[c] (+)= sum over r of dy[r, c] * xhat[r, c], dbeta[c] (+)= sum over r of dy[r, c].
@@ -55,7 +55,7 @@ void CpuOps::norm_forward(const NormForward& args, Stream) {
       add_scaled(x, 1, residual, n);
     }
     if (args.sum) {
-      round_to(args.sum.dtype, x, n);  // normalise what backward will see
+      round_to(args.sum.dtype, x, n);  // normalize the values that backward will read
       store(x, args.sum, r * n, n);
     }
     float total = 0, squares = 0;
@@ -79,12 +79,12 @@ void CpuOps::norm_forward(const NormForward& args, Stream) {
   raise_magnitude(args.amax, args.y);
 }
 
-// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); of RMSNorm without mean(g).
+// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); RMSNorm has no mean(g).
 void CpuOps::norm_backward(const NormBackward& args, Stream) {
   check_args(args);
   if (args.dropout) check_packing(args.dropout.packing, args.dropout.rows_per_sample);
   const int64_t m = args.dy.rows(), n = args.dy.cols();
-  if (args.dgamma) parameter_gradients(args);  // first: dx may overwrite dy
+  if (args.dgamma) parameter_gradients(args);  // before dx, which may overwrite dy
   float* gamma = left_.floats(n);
   load(args.gamma, 0, n, gamma);
   if (!args.mean)

@@ -1,4 +1,4 @@
-// The choice of the next token of each text.
+// Choice of the next token of each text.
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -10,11 +10,11 @@
 namespace blipft::cpu {
 namespace {
 
-constexpr float kOut = -std::numeric_limits<float>::infinity();  ///< the score of a token that is left out
+constexpr float kOut = -std::numeric_limits<float>::infinity();  ///< the score of a removed token
 
-/// Leaves out what top-k, top-p and min-p do; `largest` is the largest score.
+/// Applies top-k, top-p and min-p: sets the scores of removed tokens to -inf. `largest` is the largest score.
 void leave_out(const TokenRules& rules, float largest, float* scores, int64_t count) {
-  std::vector<int32_t> order(static_cast<size_t>(count));  // best first, equal ones by id
+  std::vector<int32_t> order(static_cast<size_t>(count));  // best first, ties by id
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
   int64_t kept = count;
@@ -37,7 +37,7 @@ void leave_out(const TokenRules& rules, float largest, float* scores, int64_t co
   }
 }
 
-/// The token that random number `draw` chooses.
+/// Returns the token that the random number `draw` selects.
 int32_t drawn(const float* scores, float largest, int64_t count, uint64_t draw) {
   uint64_t total = 0, before = 0;
   for (int64_t i = 0; i < count; ++i) total += softmax_weight(scores[i], largest);
@@ -67,7 +67,7 @@ void pick_token(const PickTokens& args, int64_t row, int64_t slot) {
     texts.done[slot] = kNoChoice;
     return;
   }
-  auto token = static_cast<int32_t>(std::max_element(scores, scores + count) - scores);  // the first of equal ones
+  auto token = static_cast<int32_t>(std::max_element(scores, scores + count) - scores);  // the lowest id on ties
   if (args.rules.sample) {
     leave_out(args.rules, largest, scores, count);
     token = drawn(scores, largest, count, token_draw(args.rules.seed, texts.keys[slot], length - prompt));

@@ -1,4 +1,4 @@
-// Block-wise quantisation.
+// Block-wise quantization.
 #include "cpu/quantize.h"
 
 #include <algorithm>
@@ -46,18 +46,19 @@ float value_of(CodeBook book, uint8_t code) {
 
 constexpr float kInt8Top = 127;
 
-// The blocks that share an outer scale, with their scales in f32, [kScaleBlock] of the caller's.
+// Returns the blocks that share outer scale `group`; their f32 scales are in the caller's `scales` [kScaleBlock].
 Quantized inner_blocks(const Quantized& q, int64_t group, float* scales) {
   const int64_t bytes = kScaleBlock * code_block(q.book) * code_bits(q.book) / 8;
   return {q.book, q.codes.part(group * bytes, {bytes}), {scales, DType::f32, {kScaleBlock}}, {}};
 }
 
-// Their scales' own codes.
+// Returns the quantized scales of group `group` as one block.
 Quantized scale_codes(const Quantized& q, int64_t group) {
   return {CodeBook::dynamic8_unsigned, q.scales.part(group * kScaleBlock, {kScaleBlock}), q.outer.part(group, {1}), {}};
 }
 
-// f(group, block of the group, first element, elements), the groups in parallel; blocks behind the last number too.
+// Calls f(inner blocks, block of the group, first element, elements) for all blocks, groups in parallel; elements is 0
+// for the blocks after the last number. Calls begin(group, scales) before and end(group, scales) after each group.
 template <class Begin, class F, class End>
 void for_groups(const Quantized& q, int64_t n, Begin begin, F f, End end) {
   const int64_t size = code_block(q.book);
@@ -73,7 +74,7 @@ void for_groups(const Quantized& q, int64_t n, Begin begin, F f, End end) {
   });
 }
 
-// f(block, first element, elements) for the blocks of n numbers, in parallel.
+// Calls f(block, first element, elements) for the blocks of n numbers, in parallel.
 template <class F>
 void for_blocks(CodeBook book, int64_t n, F f) {
   const int64_t size = code_block(book);

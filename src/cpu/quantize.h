@@ -1,4 +1,4 @@
-// Blocks of codes on the CPU: plain loops, a search over all midpoints.
+// Block-wise quantization on the CPU with plain loops and a binary search of the midpoints.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,10 @@
 
 namespace blipft::cpu {
 
-constexpr int64_t kMostCodes = 256;        ///< of a block
+constexpr int64_t kMostCodes = 256;        ///< maximum number of codes of a block
 
-/// Numbers [0, count) of block `block`, count at most code_block(); the rest of the block's codes are those of zeros.
+/// encode_block() encodes `count` <= code_block() numbers as block `block`; the other codes of the block are those of
+/// zeros.
 void encode_block(const float* values, int64_t count, const Quantized& to, int64_t block);
 void decode_block(const Quantized& from, int64_t block, float* values, int64_t count);
 

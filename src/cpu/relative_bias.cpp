@@ -1,4 +1,4 @@
-// Relative positions: from the table of buckets to what attention adds, and back.
+// Relative position bias: conversion of the bucket table to attention bias, and the gradient of the table.
 #include "blipft/relative_bias.h"
 
 #include "cpu/cpu_ops.h"

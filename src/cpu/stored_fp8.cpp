@@ -8,9 +8,9 @@ namespace blipft::cpu {
 
 namespace {
 
-constexpr int64_t kPiece = 4096;           // elements that a thread works on at a time
+constexpr int64_t kPiece = 4096;           // elements of a chunk of one thread
 
-// f(first, count) for pieces of n elements, in parallel.
+// Calls f(first, count) for chunks of n elements, in parallel.
 template <class F>
 void for_pieces(int64_t n, F f) {
   for_each((n + kPiece - 1) / kPiece, [&](int64_t i) { f(i * kPiece, std::min(kPiece, n - i * kPiece)); });
@@ -20,7 +20,7 @@ void for_pieces(int64_t n, F f) {
 
 void CpuOps::encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream) {
   check_stored_fp8("encode_fp8", values, to);
-  const float factor = 1 / *to.scale.as<const float>();  // a power of two, and exact
+  const float factor = 1 / *to.scale.as<const float>();  // exact: a power of two
   for_pieces(values.numel(), [&](int64_t first, int64_t count) {
     float* const numbers = thread_buffer(0, count);
     load(values, first, count, numbers);

@@ -1,4 +1,4 @@
-// What the choice of tokens and the search of beams do with a row of logits.
+// Operations on a row of logits that token selection and beam search share.
 #pragma once
 
 #include <algorithm>
@@ -8,14 +8,14 @@
 
 namespace blipft::cpu {
 
-/// The largest score; NaN where there is one.
+/// Returns the largest score, or NaN if a score is NaN.
 inline float largest_score(const float* scores, int64_t count) {
   uint32_t key = 0;
   for (int64_t i = 0; i < count; ++i) key = std::max(key, score_key(scores[i]));
   return score_of(key);
 }
 
-/// Log softmax of a row of logits; of no use where the largest logit is not finite.
+/// Log softmax of a row of logits; it is undefined if the largest logit is not finite.
 struct LogSoftmax {
   float largest, log_total;
 
@@ -27,7 +27,7 @@ struct LogSoftmax {
   float operator()(float logit) const { return (logit - largest) - log_total; }
 };
 
-/// Repetition penalty, and ends barred, of the text in `slot`.
+/// Applies the repetition penalty and the bar on end tokens for the text in `slot`.
 inline void apply_rules(const RuleArrays& rules, const TextArrays& texts, int64_t slot, float* scores, int64_t count) {
   const int32_t* ids = texts.ids + slot * texts.most;
   const int32_t length = texts.lengths[slot];

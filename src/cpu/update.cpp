@@ -1,4 +1,4 @@
-// Optimizer updates of a flat shard, and the gradient-clipping coefficient.
+// Optimizer updates of a flat shard, and the gradient clipping coefficient.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace blipft::cpu {
 
 namespace {
-/// Sums of squares over kSquaresSpan elements each, into `squares` if it is there.
+/// Writes the sums of squares of each span of kSquaresSpan elements to `squares`, if given.
 void sum_squares_of_spans(const Tensor& grad, const Tensor& squares) {
   if (!squares) return;
   for_each(squares.numel(), [&](int64_t i) {
@@ -21,7 +21,7 @@ void sum_squares_of_spans(const Tensor& grad, const Tensor& squares) {
   });
 }
 
-/// Elements [first, first + count) of the parameters and, if there are any, of their masters.
+/// Stores elements [first, first + count) of the parameters and of their masters, if given.
 template <class Update>
 void store_param(const float* p, const Update& args, int64_t first, int64_t count) {
   if (args.master) store(p, args.master, first, count);
@@ -35,8 +35,8 @@ void store_param(const float* p, const Update& args, int64_t first, int64_t coun
   }
 }
 
-/// Updates elements [first, first + count), at most kMost, by `rule`: it gets their values and gradients in f32 and
-/// leaves the new values.
+/// Updates elements [first, first + count), count <= kMost: `rule` gets the values and gradients in f32 and overwrites
+/// the values.
 template <int64_t kMost, class Update, class Rule>
 void update_part(const Update& args, int64_t first, int64_t count, const Rule& rule) {
   float p[kMost], g[kMost];
@@ -46,7 +46,7 @@ void update_part(const Update& args, int64_t first, int64_t count, const Rule& r
   store_param(p, args, first, count);
 }
 
-/// All elements, rule(first, count, p, g) for each chunk.
+/// Updates all elements; calls rule(first, count, p, g) for each chunk.
 template <class Update, class Rule>
 void update_in_chunks(const Update& args, const Rule& rule) {
   for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
@@ -68,7 +68,7 @@ struct AdamWNumbers {
   }
 };
 
-/// AdamW in f32. One function, so that moments in f32 and in codes are updated by the same instructions.
+/// AdamW in f32. It is one function so that f32 and quantized moments are updated by the same instructions.
 [[gnu::noinline]] void adamw(const AdamWNumbers& a, int64_t count, const float* g, float* p, float* m, float* v) {
   for (int64_t i = 0; i < count; ++i) {
     const float gradient = g[i] * a.clip;
