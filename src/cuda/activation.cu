@@ -1,4 +1,4 @@
-// Activations: forward, backward fused with the column sums that are a bias gradient, and column sums alone.
+// Activations: forward, backward fused with the column sums of a bias gradient, and column sums alone.
 #include "cuda/activation.cuh"
 
 #include "cuda/cuda_ops.h"
@@ -11,14 +11,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kLanes = 16;                   // threads side by side: a stripe is 16 packs wide, 256 bytes of a row
-constexpr int kRowLanes = kThreads / kLanes;  // rows that a block takes at once
+constexpr int kLanes = 16;                   // threads per row: a stripe is 16 packs wide, 256 bytes of a row
+constexpr int kRowLanes = kThreads / kLanes;  // rows that a block processes at a time
 
-/// Where column sums go. Stripe s, chunk of rows g: partials[(s * gridDim.y + g) * stripe + column].
+/// Output of the column sums. Stripe s, chunk of rows g: partials[(s * gridDim.y + g) * stripe + column].
 template <class Out>
 struct SumArgs {
   float* partials = nullptr;
-  unsigned* counters = nullptr;              ///< one per stripe
+  unsigned* counters = nullptr;              ///< one for each stripe
   Out* out = nullptr;
   bool accumulate = false;
 };
@@ -28,8 +28,8 @@ __device__ __forceinline__ void put(Out* out, int64_t i, float value, bool accum
   out[i] = from_float<Out>(accumulate ? to_float(out[i]) + value : value);
 }
 
-/// Adds the block's column sums; the last block of a stripe adds up all its blocks' sums, always in the same order,
-/// whichever block that is.
+/// Adds the block's column sums. The last block of a stripe to finish adds the sums of all its blocks in a fixed order,
+/// so the result does not depend on which block is last.
 template <int N, class Out>
 __device__ __forceinline__ void finish_sums(float (&sums)[N], const SumArgs<Out>& args, int64_t cols) {
   constexpr int kStripe = kLanes * N, kQuads = kStripe / 4, kGroups = kThreads / kQuads;
@@ -61,7 +61,8 @@ __device__ __forceinline__ void finish_sums(float (&sums)[N], const SumArgs<Out>
   const int quad = thread % kQuads, group = thread / kQuads;
   float4 sum{0, 0, 0, 0};
 #pragma unroll 8
-  for (int g = group; g < chunks; g += kGroups) {  // past the L1 cache, which does not know of other blocks' writes
+  for (int g = group; g < chunks; g += kGroups) {  // bypass the L1 cache, which is not coherent with other blocks'
+                                                   // writes
     const float4 part = __ldcg(reinterpret_cast<const float4*>(stripe + g * kStripe) + quad);
     sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
   }
@@ -74,10 +75,10 @@ __device__ __forceinline__ void finish_sums(float (&sums)[N], const SumArgs<Out>
   put(args.out, column, total, args.accumulate);
 }
 
-/// What the kernel below does with each element before it adds it up.
+/// The element-wise operation of the kernel below before it sums columns.
 enum class Pass { sum_only, relu, relu_signs, gelu, gelu_activated };
 
-/// Blocks that a multiprocessor has registers for.
+/// Blocks that fit into the registers of a multiprocessor.
 template <Pass pass>
 constexpr int kResident = pass == Pass::sum_only ? 4 : 3;
 
@@ -85,11 +86,11 @@ constexpr int kResident = pass == Pass::sum_only ? 4 : 3;
 template <Pass pass>
 constexpr int kRowsAhead = pass == Pass::sum_only ? 4 : 3;
 
-/// Elements of what is saved: the activation's input or output, or bytes of eight signs.
+/// Element type of `saved`: the activation's input or output, or bytes of eight signs.
 template <class T, Pass pass>
 using Saved = std::conditional_t<pass == Pass::relu_signs, uint8_t, T>;
 
-/// N elements of it from element `at` on, a multiple of N; of signs: in the low bits.
+/// Loads N elements of `saved` from element `at` (a multiple of N) on; signs are returned in the low bits.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_saved(const T* saved, int64_t at) {
   return load_pack<N>(saved + at);
@@ -99,8 +100,9 @@ __device__ __forceinline__ unsigned load_saved(const uint8_t* signs, int64_t at)
   return unsigned{signs[at / 8]} >> at % 8;
 }
 
-/// With an activation: dx *= act'(saved), activated = act(saved), and `amax` (optional) is raised to the largest |dx|. With kSums: sums of each column of dx. The rows of
-/// all three start `row_stride` elements apart; signs lie one behind the other.
+/// With an activation: dx *= act'(saved), activated = act(saved), and `amax` (optional) is raised to the largest |dx|.
+/// With kSums: computes the sums of each column of dx. Rows of dx, saved and activated start `row_stride` elements
+/// apart; signs are contiguous.
 template <class T, class Out, int N, Pass pass, bool kSums>
 __global__ void __launch_bounds__(kThreads, kResident<pass>)
 activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* __restrict__ activated, int64_t rows,
@@ -157,12 +159,12 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
   if constexpr (kSums) finish_sums<N>(sums, args, cols);
 }
 
-/// How many chunks of how many rows.
+/// Partition of the rows into chunks.
 struct Chunks {
   int64_t rows_each = 0, count = 0;
 };
 
-/// Enough blocks to fill the GPU once; with sums, no more than there are counters and scratch memory for.
+/// Returns enough chunks to fill the GPU once; with sums, limited by the counters and the scratch memory.
 Chunks make_chunks(int64_t rows, int64_t stripes, int64_t stripe, int resident, bool sums,
                    const LaunchContext& context) {
   int64_t count = std::clamp<int64_t>(int64_t{context.sm_count} * resident / stripes, 1, 65535);
@@ -211,9 +213,9 @@ void run_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activated
 }
 
 constexpr int kReduceWarps = 16;
-constexpr int kReduceLoads = 8;  // partial sums that a thread loads before it adds
+constexpr int kReduceLoads = 8;  // partial sums that a thread loads before it adds them
 
-/// 32 columns a block; the warps take turns over the groups.
+/// Each block reduces 32 columns; its warps process the groups in turn.
 __global__ void __launch_bounds__(32 * kReduceWarps) reduce_partials_kernel(const __grid_constant__ PartialSums sums) {
   __shared__ float shared[kReduceWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = static_cast<int>(sums.groups);
@@ -258,7 +260,7 @@ __global__ void bias_activation_kernel(T* __restrict__ y, const T* __restrict__ 
   }
 }
 
-/// Eight elements and one byte a thread.
+/// Each thread packs the signs of eight elements into one byte, kUnroll times.
 template <class T, bool kPacks>
 __global__ void __launch_bounds__(256)
 pack_signs_kernel(const T* __restrict__ x, uint8_t* __restrict__ signs, int64_t n, int64_t bytes) {

@@ -1,23 +1,23 @@
-// ReLU and exact GELU (erf form; Hendrycks & Gimpel 2016) with their derivatives, in f32 arithmetic.
+// ReLU and exact GELU (erf form; Hendrycks & Gimpel 2016) and their derivatives, in f32 arithmetic.
 #pragma once
 
 #include "cuda/vector.cuh"
 
 namespace blipft {
 
-/// The normal distribution at x: cdf, and density.
+/// Cumulative distribution function and density of the standard normal distribution at x.
 struct Gauss {
   float cdf, density;
 };
 
-/// For f32 tensors: the math library's erf.
+/// For f32 tensors: uses erff() of the math library.
 __device__ __forceinline__ Gauss gauss_exact(float x) {
   return {0.5f * (1.0f + erff(x * 0.70710678118654752f)), 0.39894228040143268f * expf(-0.5f * x * x)};
 }
 
-/// For bf16 tensors: Abramowitz & Stegun 7.1.26, |error of erf| <= 1.5e-7, far below bf16's 2^-9. It shares its
-/// exponential with the density and computes the tail directly, without cancellation. A fused kernel with erff() is
-/// bound by arithmetic; this one stays bound by memory.
+/// For bf16 tensors: Abramowitz & Stegun 7.1.26, with an erf error of at most 1.5e-7, far below the 2^-9 of bf16. It
+/// uses one exponential for erf and density and computes the tail without cancellation. A fused kernel with erff() is
+/// compute-bound; with this function it stays memory-bound.
 __device__ __forceinline__ Gauss gauss_fast(float x) {
   const float z = fabsf(x) * 0.70710678118654752f;
   float t, e;
@@ -42,7 +42,7 @@ struct Gelu {
   __device__ __forceinline__ float operator()(float x) const { return x * gauss<T>(x).cdf; }
 };
 
-/// max(x, 0) that keeps NaN, as torch does.
+/// max(x, 0) that propagates NaN, like torch.
 struct Relu {
   __device__ __forceinline__ float operator()(float x) const { return x < 0 ? 0.0f : x; }
 };

@@ -1,7 +1,7 @@
-// AdamW with moments in blocks of codes: one pass, 8 elements a thread, so that a warp has a block of codes and a
-// thread block a span of the sums of squares. A thread block takes several spans, since each brings the tables of both
-// code books into shared memory, but not too many: what runs beside is to get processors soon. The next span is on its
-// way while one is computed.
+// AdamW with quantized moments in one pass. A thread processes 8 elements, so a warp processes one quantized block and
+// a thread block one span of the sums of squares. Each thread block loads the tables of both code books into shared
+// memory and therefore processes several spans, but not many, so that concurrent kernels soon get multiprocessors. It
+// loads the next span while it computes the current one.
 #include "cuda/cuda_ops.h"
 #include "cuda/quantize.cuh"
 #include "cuda/update.cuh"
@@ -11,13 +11,14 @@ namespace blipft {
 namespace {
 
 constexpr int kWarps = kUpdateThreads / 32;
-constexpr int64_t kBlocksOfProcessor = 3;     // with 34 KiB of tables each
-constexpr int64_t kMostSpans = 16;            // of a thread block: 320 KiB of bf16 parameters, gradients and codes
+constexpr int64_t kBlocksOfProcessor = 3;     // each with 34 KiB of tables
+constexpr int64_t kMostSpans = 16;            // of a thread block: 320 KiB of bf16 parameters, gradients and quantized
+                                              // moments
 using Mean = CodePack<CodeBook::dynamic8>;
 using Square = CodePack<CodeBook::dynamic8_unsigned>;
 static_assert(32 * kUpdatePack == code_block(CodeBook::dynamic8), "a warp has a block of codes");
 
-/// Values in copies, each for a few lanes: lanes of one copy alone can meet in a bank.
+/// The value tables in several copies, each used by a few lanes: only lanes of the same copy can have bank conflicts.
 struct SharedTables {
   static constexpr int kCopies = 8;
   float mean[256][kCopies], square[256][kCopies];
@@ -36,14 +37,14 @@ struct SharedTables {
   }
 };
 
-/// The moments' memory.
+/// The quantized moments in device memory.
 struct Moments {
   uint2 *mean, *square;
   float *mean_scales, *square_scales;
   int64_t blocks;
 };
 
-/// What a thread reads of a span.
+/// The data of a span that one thread loads.
 template <class Value, class G>
 struct Loaded {
   Pack<Value, kUpdatePack> own;
@@ -69,7 +70,7 @@ struct Loaded {
   }
 };
 
-/// This warp's block, as codes. All its threads call it.
+/// Encodes and stores this warp's block. All threads of the warp must call it.
 __device__ __forceinline__ void store_moments(const Moments& moments, const SharedTables& tables, int64_t block,
                                               const float (&m)[kUpdatePack], const float (&v)[kUpdatePack]) {
   const float mean_scale = scale_of<32>(m), square_scale = scale_of<32>(v);
@@ -133,7 +134,7 @@ adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
     });
     store_moments(moments, tables, span * kWarps + warp, m, v);
     if (!squares) continue;
-    __syncthreads();                          // once a span: the slots of the turn before are read by now
+    __syncthreads();                          // once a span: `warps` of the preceding turn has been read
     if (threadIdx.x == 0) {
       float sum = 0;
 #pragma unroll

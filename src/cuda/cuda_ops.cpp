@@ -1,4 +1,4 @@
-// CudaOps: construction, workspace, and attention's wrappers. The other methods stand beside their kernels.
+// CudaOps: construction, workspace, and attention's entry points. The other methods are defined next to their kernels.
 #include "cuda/cuda_ops.h"
 
 #include "cuda/attention/attention.h"
@@ -23,7 +23,7 @@ CudaOps::CudaOps(Device& device, const std::string& cache_path, GemmEffort effor
   BLIPFT_CUDA_CHECK(cudaMalloc(&counters, 2 * kCounters * sizeof(unsigned)));
   counters_.reset(static_cast<unsigned*>(counters));
   BLIPFT_CUDA_CHECK(cudaMemset(counters, 0, 2 * kCounters * sizeof(unsigned)));
-  // The streams that kernels run in do not wait for the default stream, in which that runs.
+  // cudaMemset runs in the default stream, for which the kernels' streams do not wait.
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
@@ -48,7 +48,7 @@ LaunchContext CudaOps::context(Stream stream) const {
   context.wgmma = wgmma_;
   context.tf32 = tf32_;
   context.counters = counters_.get() + (stream.handle == side_.handle ? kCounters : 0);
-  if (workspace_) {  // fills and casts of the start-up get along without one
+  if (workspace_) {  // fills and casts at start-up need no workspace
     context.scratch = reinterpret_cast<float*>(workspace_of(stream) + kGemmWorkspaceBytes);
     context.scratch_bytes = kWorkspaceBytes - kGemmWorkspaceBytes;
   }

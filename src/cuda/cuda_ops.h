@@ -1,5 +1,6 @@
-// CudaOps: the CUDA backend of Ops. Each method checks its arguments and launches; the kernels are in one .cu file per
-// topic (gemm, activation, norm, elementwise, reduce, embed, text_embed, loss, update, quantize, attention, decode).
+// CudaOps: the CUDA backend of Ops. Each method checks its arguments and launches kernels. The kernels are in one .cu
+// file per topic (gemm, activation, norm, elementwise, reduce, embed, text_embed, loss, update, quantize, attention,
+// decode).
 #pragma once
 
 #include <cublasLt.h>
@@ -89,23 +90,23 @@ class CudaOps : public Ops {
   void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream stream) override;
 
  protected:
-  int sm_count_ = 1, shared_bytes_ = 0;                   ///< LaunchContext's, of this GPU
+  int sm_count_ = 1, shared_bytes_ = 0;                   ///< as in LaunchContext
   bool wgmma_ = false;
-  int capability_ = 0;                                     ///< of this GPU: 89 is 8.9
+  int capability_ = 0;                                     ///< 10 * major + minor compute capability: 89 is 8.9
 
  private:
-  /// The workspace of `stream`: the side stream has one of its own.
+  /// Returns the workspace of `stream`: the side stream has its own half.
   char* workspace_of(Stream stream) const;
-  /// The stream with this backend's own half of its workspace.
+  /// Returns the launch context for `stream`, with the part of its workspace that cuBLASLt does not use.
   LaunchContext context(Stream stream) const;
-  /// Runs one planned matrix product in `stream` with cuBLASLt's half of the workspace.
+  /// Runs one planned matrix product in `stream` with cuBLASLt's part of the workspace.
   bool multiply(const GemmProblem& problem, const GemmBuffers& buffers, Stream stream);
 
   struct FreeDeviceMemory {
     void operator()(void* memory) const noexcept { (void)cudaFree(memory); }
   };
 
-  bool tf32_ = false;                                     ///< f32 products in TF32
+  bool tf32_ = false;                                     ///< f32 products use TF32
   Stream side_;
   std::unique_ptr<unsigned, FreeDeviceMemory> counters_;  ///< LaunchContext::counters
   GemmPlanner planner_;

@@ -1,4 +1,4 @@
-// Element-wise ops: dropout with residual, add, cast, fill, random fill, and the few numbers of loss and clipping.
+// Element-wise ops: dropout with residual, add, cast, fill, random fill, loss weights and clip coefficient.
 #include "cuda/elementwise.cuh"
 
 #include "cuda/cuda_ops.h"
@@ -8,7 +8,7 @@
 namespace blipft {
 namespace {
 
-/// One pack a thread; residual and dropout are optional. `packs` of the whole tensor, `row_packs` of a row.
+/// One pack per thread; residual and dropout are optional. `packs` counts the whole tensor, `row_packs` one row.
 template <class T, int N>
 __global__ void __launch_bounds__(kMapThreads)
 dropout_add_kernel(const T* x, const T* residual, T* y, int64_t packs, uint32_t row_packs, DropoutKernelArgs dropout) {
@@ -19,8 +19,8 @@ dropout_add_kernel(const T* x, const T* residual, T* y, int64_t packs, uint32_t 
   if (residual) added = load_pack<N>(residual + pack * N);
   float v[N];
   unpack(own, v);
-  if (dropout.keys) {  // else every row is kept
-    int64_t place = pack;  // among the packs of samples with equally many rows
+  if (dropout.keys) {  // null keys: p is 0
+    int64_t place = pack;  // index among the packs of a padded batch
     if (dropout.padded_rows) {
       const int64_t row = divided(pack, row_packs);
       place += (dropout.padded_rows[row] - row) * row_packs;
@@ -51,7 +51,7 @@ __global__ void fill_i32_kernel(int32_t* __restrict__ x, int64_t n, int32_t valu
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) x[i] = value;
 }
 
-/// Four consecutive normals come from one Philox block; a thread handles the elements of one such block.
+/// One Philox block gives four consecutive normal numbers, which are the elements of one thread.
 template <class T>
 __global__ void fill_normal_kernel(T* __restrict__ x, int64_t n, uint64_t seed, uint32_t stream_id, int64_t first,
                                    float mean, float std) {
@@ -98,7 +98,7 @@ __global__ void clip_coefficient_kernel(const float* __restrict__ sum_of_squares
   const float norm = sqrtf(sum_of_squares[0]);
   scalars[kGradNorm] = norm;
   scalars[kSkipUpdate] = isfinite(norm) ? 0.0f : 1.0f;
-  // min() as torch.clamp does it: a NaN norm stays visible.
+  // The comparison propagates a NaN norm, like torch.clamp.
   const float coefficient = max_norm / (norm + 1e-6f);
   scalars[kClipCoefficient] = max_norm > 0 ? (coefficient > 1 ? 1.0f : coefficient) : 1.0f;
 }

@@ -1,5 +1,5 @@
-// Element-wise kernels over flat tensors: y[i] = f(x[i]) and y[i] = f(x[i], y[i]), in 16-byte accesses where addresses
-// allow, any length.
+// Element-wise kernels over flat tensors of any length: y[i] = f(x[i]) and y[i] = f(x[i], y[i]). They use 16-byte
+// accesses if the tensors are aligned.
 #pragma once
 
 #include "cuda/device/overlap.cuh"
@@ -31,7 +31,7 @@ map_kernel(const In* x, Out* y, int64_t n, Function function) {
     for (int j = 0; j < N; ++j) v[j] = function(v[j]);
     store(y + i, v);
   }
-  // The last elements, fewer than a pack.
+  // The last elements are fewer than a pack.
   const int64_t rest = n / N * N + threadIdx.x;
   if (blockIdx.x == 0 && rest < n) y[rest] = from_float<Out>(function(to_float(x[rest])));
 }
@@ -69,7 +69,7 @@ inline unsigned map_blocks(int64_t n, int vector) {
   return static_cast<unsigned>(ceil_div(n, int64_t{vector} * kMapThreads * kMapUnroll));
 }
 
-/// y[i] = function(x[i]); x may be y.
+/// Computes y[i] = function(x[i]); x may be y.
 template <class In, class Out, class Function>
 void launch_map(const Tensor& x, const Tensor& y, Function function, const LaunchContext& context) {
   constexpr int kWidth = kVector<In> > kVector<Out> ? kVector<In> : kVector<Out>;
@@ -84,7 +84,7 @@ void launch_map(const Tensor& x, const Tensor& y, Function function, const Launc
   else launch(std::integral_constant<int, 1>{});
 }
 
-/// y[i] = function(x[i], y[i]).
+/// Computes y[i] = function(x[i], y[i]).
 template <class In, class Out, class Function>
 void launch_update(const Tensor& x, const Tensor& y, Function function, const LaunchContext& context) {
   constexpr int kWidth = kVector<In> > kVector<Out> ? kVector<In> : kVector<Out>;

@@ -1,4 +1,4 @@
-// Row movers: patches out of pictures, vision embeddings, tiled rows, blocks of rows, and sums over blocks.
+// Kernels that move rows: image patches, vision embeddings, tiled rows, blocks of rows, and sums over blocks.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
@@ -7,12 +7,13 @@ namespace blipft {
 namespace {
 
 struct PatchifyArgs {
-  int size = 0, patch = 0, side = 0;   ///< picture's and patch's pixels a side; patches a side
+  int size = 0, patch = 0, side = 0;   ///< pixels per side of image and patch; patches per side
   float scale[3], shift[3];            ///< (pixel / 255 - mean) / std = pixel * scale + shift
 };
 
-/// One block per row of patches: `patch` whole rows of pixels, consecutive in memory, go through shared memory and come
-/// out as `side` patches, consecutive too; what is right of the last patch stays behind. `kWide`: reads of 16 bytes.
+/// One block per row of patches. It copies `patch` rows of pixels, which are contiguous, to shared memory and writes
+/// them as `side` contiguous patches; pixels right of the last patch are not written. `kWide`: reads 16 bytes at a
+/// time.
 template <class T, int N, bool kWide>
 __global__ void __launch_bounds__(256)
 patchify_kernel(const uint8_t* __restrict__ pixels, T* __restrict__ patches, PatchifyArgs args) {
@@ -48,7 +49,8 @@ patchify_kernel(const uint8_t* __restrict__ pixels, T* __restrict__ patches, Pat
   }
 }
 
-/// x[b, 0] = class_embedding + positions[0]; x[b, i] = patches[b, i - 1] + positions[i]. One block per row of x.
+/// Computes x[b, 0] = class_embedding + positions[0]; x[b, i] = patches[b, i - 1] + positions[i]. One block per row of
+/// x.
 template <class T, int N>
 __global__ void vision_embed_kernel(const T* __restrict__ patches, const T* __restrict__ class_embedding,
                                     const T* __restrict__ positions, T* __restrict__ x, int64_t tokens, int64_t cols) {
@@ -64,7 +66,7 @@ __global__ void vision_embed_kernel(const T* __restrict__ patches, const T* __re
   }
 }
 
-/// rows[r] = table[numbers[r]]. One block per row.
+/// Computes rows[r] = table[numbers[r]]. One block per row.
 template <class T, int N>
 __global__ void gather_rows_kernel(const T* __restrict__ table, const int32_t* __restrict__ numbers, T* __restrict__ rows,
                                    int64_t cols) {
@@ -74,8 +76,8 @@ __global__ void gather_rows_kernel(const T* __restrict__ table, const int32_t* _
     *reinterpret_cast<Pack<T, N>*>(target + c) = load_pack<N>(source + c);
 }
 
-/// to[b * to_block + to_offset + i] = from[b * from_block + from_offset + i] for i < count; the other rows of `to`
-/// become zero, or stay (`keep`). One thread block per row of `to`.
+/// Copies to[b * to_block + to_offset + i] = from[b * from_block + from_offset + i] for i < count; the other rows of
+/// `to` are zeroed, or unchanged with `keep`. One thread block per row of `to`.
 struct MoveArgs {
   int64_t to_block = 0, to_offset = 0, from_block = 0, from_offset = 0, count = 0, cols = 0;
   bool keep = false;
@@ -100,16 +102,17 @@ __global__ void move_rows_kernel(const T* __restrict__ from, T* __restrict__ to,
   }
 }
 
-/// RowBlocks of packed samples: one thread block per row of `blocks`, whose row there is `padded_rows` modulo
-/// `block_rows`. `rows` has no rows for a sample's first `offset` and last `left_out`; with a `count`
-/// it has these alone.
+/// RowBlocks of packed samples, with one thread block per row of `blocks`; the row's index in its sample is
+/// padded_rows[row] modulo block_rows. `rows` omits each sample's first `offset` and last `left_out` rows; with count >
+/// 0 it has only the `count` rows from `offset` on.
 struct PackedBlocks {
   const int32_t *starts = nullptr, *padded_rows = nullptr;
   int64_t block_rows = 0, offset = 0, left_out = 0, cols = 0, count = 0;
-  bool keep = false;                       ///< rows without one in `rows` stay as they are
+  bool keep = false;                       ///< rows of `blocks` that are not in `rows` are unchanged
 };
 
-/// kSpread: from `rows` to `blocks`, with zeros where `rows` has no row; else from `blocks` to `rows`.
+/// kSpread: copies from `rows` to `blocks` and zeroes the rows of `blocks` that are not in `rows`; else the reverse
+/// copy.
 template <class T, int N, bool kSpread>
 __global__ void packed_rows_kernel(const T* __restrict__ from, T* __restrict__ to, PackedBlocks args) {
   const int64_t row = blockIdx.x, padded = args.padded_rows[row];
@@ -117,7 +120,7 @@ __global__ void packed_rows_kernel(const T* __restrict__ from, T* __restrict__ t
   const bool inside = t >= args.offset && (args.count > 0 ? t < args.offset + args.count
                                                           : row < args.starts[sample + 1] - args.left_out);
   if ((!kSpread || args.keep) && !inside) return;
-  // Each sample before this one lacks offset + left_out rows, and so do this one's first `offset`.
+  // The preceding samples each omit offset + left_out rows, and this sample omits its first `offset`.
   const int64_t picked = args.count > 0 ? sample * args.count + t - args.offset
                                         : row - args.offset - sample * (args.offset + args.left_out);
   const T* source = from + (kSpread ? picked : row) * args.cols;
@@ -134,7 +137,7 @@ __global__ void packed_rows_kernel(const T* __restrict__ from, T* __restrict__ t
   }
 }
 
-/// rows[i] (+)= sum over blocks b of tiled[b * stride + i]; a thread owns N elements of `rows`.
+/// Computes rows[i] (+)= sum over blocks b of tiled[b * stride + i]; a thread owns N elements of `rows`.
 template <class T, class Out, int N>
 __global__ void __launch_bounds__(128)
 sum_blocks_kernel(const T* __restrict__ tiled, Out* __restrict__ rows, int64_t elements, int64_t count, int64_t stride,
@@ -158,7 +161,7 @@ sum_blocks_kernel(const T* __restrict__ tiled, Out* __restrict__ rows, int64_t e
   store(rows + e, sums);
 }
 
-/// Calls `run` with the pack width that row size and addresses allow.
+/// Calls `run` with the pack width that the row size and the alignment allow.
 template <class T, class Run, class... Tensors>
 void with_width(int64_t cols, Run&& run, const Tensors&... tensors) {
   if (cols % kVector<T> == 0 && all_aligned16(tensors...)) run(std::integral_constant<int, kVector<T>>{});
@@ -218,7 +221,7 @@ void launch_sum_blocks(const void* tiled, DType dtype, int64_t count, int64_t st
         sum_blocks_kernel<T, Out, N><<<static_cast<unsigned>(ceil_div(elements, 128 * N)), 128, 0, context.stream>>>(
             static_cast<const T*>(tiled), rows.as<Out>(), elements, count, stride_rows * cols, accumulate);
       };
-      // Four elements a thread: f32 in 16 bytes, bf16 in 8, and enough threads for small tables.
+      // With four elements per thread (16 bytes of f32, 8 bytes of bf16) small tables still have enough threads.
       if (cols % 4 == 0 && aligned16(tiled) && aligned16(rows.data)) run(std::integral_constant<int, 4>{});
       else run(std::integral_constant<int, 1>{});
     });
@@ -253,7 +256,7 @@ void CudaOps::patchify(const Patchify& args, Stream stream) {
       kernel<<<blocks, 256, static_cast<size_t>(bytes), launch.stream>>>(args.pixels.as<const uint8_t>(),
                                                                         args.patches.as<T>(), kernel_args);
     };
-    // Every block then begins at 16 bytes, in the pictures and in the patches, and no vector reaches beyond its own.
+    // Then each block's pixels and patches start at multiples of 16 bytes, and no vector access exceeds its block.
     const bool vectors = bytes % 16 == 0 && kernel_args.size * bytes / kernel_args.patch % 16 == 0 && count % 16 == 0;
     if (vectors && all_aligned16(args.pixels, args.patches))
       run(std::integral_constant<int, kVector<T>>{}, std::true_type{});
@@ -308,7 +311,7 @@ void CudaOps::gather_rows(const Tensor& table, const Tensor& numbers, const Tens
 
 void CudaOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) {
   check_tile_rows(rows, tiled);
-  // Every block of `tiled` reads the same rows: source blocks of no length.
+  // All blocks of `tiled` have the same source rows: the stride of source blocks is 0.
   launch_move(rows, tiled, {.to_block = rows.rows(), .to_offset = 0, .from_block = 0, .from_offset = 0,
                             .count = rows.rows(), .cols = rows.cols()}, context(stream).stream);
 }

@@ -1,7 +1,7 @@
-// Cross-entropy and its gradient in place. One block per row: the first pass reads the row, finds its maximum and its
-// sum of exponentials (online softmax, Milakov & Gimelshein 2018) and keeps the row in shared memory, the second pass
-// writes the gradient. Where addresses allow, the whole row is on its way there at once. A row that does not fit is
-// read from memory twice.
+// Cross-entropy and its gradient in place, one block per row. The first pass computes the row's maximum and sum of
+// exponentials (online softmax, Milakov & Gimelshein 2018) and keeps the row in shared memory; the second pass writes
+// the gradient. If the alignment allows it, the whole row is loaded by asynchronous copies. A row that does not fit
+// into shared memory is read twice.
 #include <cfloat>
 
 #include "cuda/cuda_ops.h"
@@ -61,7 +61,7 @@ __device__ __forceinline__ Online block_merged(Online online) {
   return online;
 }
 
-/// With a cap, logits become what they count as: rounded, as the model's own cap would leave them.
+/// With a cap, replaces logits by their capped values, rounded to T like the output of the model's own cap.
 template <class T, int N, bool kCap>
 __device__ __forceinline__ void cap_logits([[maybe_unused]] float (&x)[N], [[maybe_unused]] float cap) {
   if constexpr (kCap) {
@@ -70,9 +70,9 @@ __device__ __forceinline__ void cap_logits([[maybe_unused]] float (&x)[N], [[may
   }
 }
 
-constexpr int kTurns = 4;  // groups of copies that a thread tells apart
+constexpr int kTurns = 4;  // groups of copies that a thread waits for separately
 
-/// Starts the copies of this thread's part of the row: kTurns groups of kLoads packs, the rest in the last group.
+/// Starts the copies of this thread's packs: kTurns groups of kLoads packs, all remaining packs in the last group.
 template <class Pack16>
 __device__ __forceinline__ void fetch_row(const Pack16* row, Pack16* copy, int packs) {
 #pragma unroll
@@ -84,7 +84,7 @@ __device__ __forceinline__ void fetch_row(const Pack16* row, Pack16* copy, int p
   }
 }
 
-/// Waits for the packs of one turn.
+/// Waits for the packs of one group.
 __device__ __forceinline__ void wait_turn(int turn) {
   static_assert(kTurns == 4);
   if (turn == 0) wait_copies<3>();
@@ -93,7 +93,7 @@ __device__ __forceinline__ void wait_turn(int turn) {
   else wait_copies<0>();
 }
 
-/// The online softmax of this thread's packs of a row; `kept`: they stay in `copy`.
+/// Computes the online softmax of this thread's packs of a row; if `kept`, stores them in `copy`.
 template <class T, int N, bool kept, bool kCap>
 __device__ __forceinline__ Online take_row(const T* row, T* copy, int packs, float cap) {
   Online online;
@@ -130,7 +130,7 @@ __device__ __forceinline__ Online take_row(const T* row, T* copy, int packs, flo
   return online;
 }
 
-/// N elements a pack; `kept` says whether dynamic shared memory holds the row.
+/// N elements per pack; `kept`: dynamic shared memory holds the row.
 template <class T, int N, bool kept, bool kCap>
 __global__ void __launch_bounds__(kThreads)
 cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels, const float* __restrict__ weight,
@@ -148,17 +148,17 @@ cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels,
     if (threadIdx.x == 0) row_loss[blockIdx.x] = 0;
     return;
   }
-  float label_logit[1] = {to_float(row[label])};  // before anybody writes the row: the barrier below comes first
+  float label_logit[1] = {to_float(row[label])};  // read before any thread writes the row: a barrier follows
   cap_logits<T, 1, kCap>(label_logit, cap);
   const Online online = block_merged(take_row<T, N, kept, kCap>(row, copy, packs, cap));
   const float scale = *weight;
   const float log2_sum = online.max + log2f(online.sum);  // log2 of sum exp(logits)
   for (int p = threadIdx.x; p < packs; p += kThreads) {
     float v[N];
-    // Each thread reads the packs that it stored itself.
+    // Each thread reads only packs that it has stored itself.
     if constexpr (kept) unpack(reinterpret_cast<const Pack<T, N>*>(copy)[p], v);
     else unpack(reinterpret_cast<const Pack<T, N>*>(row)[p], v);
-    [[maybe_unused]] float slopes[N];      // d(what a logit counts as) / d(logit)
+    [[maybe_unused]] float slopes[N];      // d(capped logit) / d(logit)
     if constexpr (kCap) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {

@@ -1,5 +1,5 @@
-// Block-wise quantisation. Decoding is bound by memory: a thread writes 16 bytes of bf16 at a time, its neighbours the
-// bytes beside, and has several packs of codes on their way.
+// Block-wise quantization. Decoding is memory-bound: neighbouring threads write neighbouring 16 bytes of bf16, and each
+// thread has several packs of codes in flight.
 #include "cuda/quantize.cuh"
 
 #include "cuda/cuda_ops.h"
@@ -9,10 +9,10 @@ namespace blipft {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 4;                    // packs of codes on their way
-constexpr int64_t kBlocksOfProcessor = 8;     // as many as it holds
+constexpr int kUnroll = 4;                    // packs of codes in flight
+constexpr int64_t kBlocksOfProcessor = 8;     // blocks that fit on a multiprocessor
 
-/// What decodes a book's codes. nf4: each lane has a column of the table in a bank of its own.
+/// Decodes the codes of a book. The nf4 table is replicated so that each lane reads its own bank.
 template <CodeBook kBook>
 struct Values {
   static constexpr bool kTable = kBook == CodeBook::nf4;
@@ -32,7 +32,7 @@ struct Values {
   }
 };
 
-/// Scales in f32, or, with `outer`, codes.
+/// f32 scales, or with kDouble scales that are quantized with `outer`.
 template <bool kDouble>
 struct Scales {
   const void* scales;
@@ -83,7 +83,7 @@ dequantize_kernel(const typename CodePack<kBook>::Word* __restrict__ codes, cons
   }
 }
 
-/// The code of y, from -1 to 1, or to 127.
+/// Returns the code of y, which is in [-1, 1], or [-127, 127] for int8.
 template <CodeBook kBook>
 __device__ __forceinline__ uint32_t code_of(float y) {
   if constexpr (kBook == CodeBook::nf4) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ uint32_t code_of(float y) {
     for (int i = 0; i < 15; ++i) below += kDeviceNf4.midpoints[i] < y ? 1u : 0u;
     return below;
   } else if constexpr (kBook == CodeBook::int8) {
-    return static_cast<uint32_t>(__float2int_rn(y)) & 255u;  // of a NaN: 0
+    return static_cast<uint32_t>(__float2int_rn(y)) & 255u;  // 0 for NaN
   } else if constexpr (kBook == CodeBook::dynamic8) {
     return dynamic8_code(kDeviceDynamic8Index.entries, y);
   } else {
@@ -100,7 +100,7 @@ __device__ __forceinline__ uint32_t code_of(float y) {
   }
 }
 
-/// The numbers from `first` on; zeros behind the last one.
+/// Loads 8 numbers from `first` on; numbers at and after n are zeros.
 template <bool kAligned, class T>
 __device__ __forceinline__ void load_pack(const T* __restrict__ values, int64_t first, int64_t n,
                                           float (&x)[kCodePack]) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ void load_pack(const T* __restrict__ values, int64_t 
   }
 }
 
-/// The codes of 8 numbers of a block of that scale.
+/// Encodes 8 numbers of a block with the given scale.
 template <CodeBook kBook>
 __device__ __forceinline__ typename CodePack<kBook>::Word encoded(const float (&x)[kCodePack], float scale) {
   const float factor = code_factor(scale, kBook == CodeBook::int8 ? kInt8Top : 1.0f);
@@ -124,7 +124,7 @@ __device__ __forceinline__ typename CodePack<kBook>::Word encoded(const float (&
   return pack.word;
 }
 
-/// `packs`: of whole blocks. Lanes behind them take part in their warp's reductions with zeros.
+/// `packs` counts those of whole blocks. Lanes after them join their warp's reductions with zeros.
 template <CodeBook kBook, class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
 quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ codes,
@@ -138,8 +138,8 @@ quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __
   if (i % kCodeThreads<kBook> == 0) scales[i / kCodeThreads<kBook>] = scale;
 }
 
-/// A thread block makes the codes of the blocks that share an outer scale, and those of their scales. Codes behind the
-/// last number are those of zeros.
+/// Each thread block encodes the blocks that share an outer scale, and their scales. Codes after the last number are
+/// those of zeros.
 template <CodeBook kBook, class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
 quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ codes,
@@ -170,7 +170,7 @@ quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::W
   if (threadIdx.x == 0) outer[blockIdx.x] = scale;
 }
 
-/// Calls `run` with the code book, the type of the values, and whether they are aligned, as types.
+/// Calls `run` with the code book, the type of the values and their alignment as compile-time constants.
 template <class Run>
 void dispatch_codes(const Quantized& q, const Tensor& values, Run&& run) {
   BLIPFT_CHECK(aligned16(q.codes.data), "codes must be 16-byte aligned");

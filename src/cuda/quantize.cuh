@@ -1,4 +1,4 @@
-// Blocks of codes in kernels: 8 consecutive numbers a thread; a block is 8 or 32 neighbouring threads of a warp.
+// Quantized blocks in kernels: a thread handles 8 consecutive numbers; 8 or 32 adjacent threads of a warp form a block.
 #pragma once
 
 #include "cuda/kernels.h"
@@ -8,7 +8,7 @@
 namespace blipft {
 namespace {
 
-// What the host knows as constants, in device memory.
+// Device copies of the host's constants.
 __constant__ const CodeTable<16> kDeviceNf4 = kNf4;
 __device__ const CodeTable<256> kDeviceDynamic8 = kDynamic8, kDeviceDynamic8Unsigned = kDynamic8Unsigned;
 __device__ const MidpointIndex<6> kDeviceDynamic8Index = kDynamic8Index;
@@ -16,7 +16,7 @@ __device__ const MidpointIndex<7> kDeviceDynamic8UnsignedIndex = kDynamic8Unsign
 
 constexpr int kCodePack = 8;
 template <CodeBook kBook>
-constexpr int kCodeThreads = static_cast<int>(code_block(kBook)) / kCodePack;  ///< of a block
+constexpr int kCodeThreads = static_cast<int>(code_block(kBook)) / kCodePack;  ///< threads per block of codes
 
 /// The codes of 8 numbers.
 template <CodeBook kBook>
@@ -24,7 +24,7 @@ struct CodePack {
   using Word = std::conditional_t<code_bits(kBook) == 4, uint32_t, uint2>;
   Word word;
 
-  /// Code j: of 4 bits the first of two is the high half of a byte.
+  /// Returns code j. The first of two 4-bit codes is in the high half of their byte.
   __device__ __forceinline__ uint32_t code(int j) const {
     if constexpr (code_bits(kBook) == 4) return word >> 4 * (j ^ 1) & 15u;
     else return (j < 4 ? word.x : word.y) >> 8 * (j % 4) & 255u;
@@ -41,7 +41,7 @@ struct CodePack {
   }
 };
 
-/// The scale of the block that this thread has 8 numbers of. All threads of the warp call it.
+/// Returns the scale of the block that this thread's 8 numbers belong to. All threads of the warp must call it.
 template <int kThreadsOfBlock>
 __device__ __forceinline__ float scale_of(const float (&x)[kCodePack]) {
   uint32_t most = 0;

@@ -1,4 +1,4 @@
-// Sums over whole tensors in two deterministic stages: a fixed number of blocks, then one block over their sums.
+// Sums of whole tensors in two deterministic stages: partial sums of the blocks, then one block that adds them.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
@@ -49,8 +49,9 @@ finish_sum_kernel(const float* __restrict__ partials, int count, float* __restri
   if (threadIdx.x == 0) out[0] = accumulate ? out[0] + sum : sum;
 }
 
-/// At most: four for each multiprocessor of an H100 or H200, and as many on every GPU. The sum's order hangs on it, and
-/// replicas on unlike GPUs, each of which computes the norm of equal gradients for itself, must get equal bits.
+/// Maximum number of blocks: four for each multiprocessor of an H100 or H200, but the same on every GPU. The order of
+/// the summation depends on it, and replicas on different GPU models, which each compute the norm of equal gradients,
+/// must get the same bits.
 constexpr int64_t kSumBlocks = 528;
 
 template <bool kSquares>

@@ -1,4 +1,4 @@
-// Relative positions: from the table of buckets to what attention adds, and back. The tables are small: a thread an element.
+// Relative position bias and its gradient. The tables are small, so each thread computes one element.
 #include "blipft/relative_bias.h"
 
 #include "cuda/cuda_ops.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// The rule of RelativeBias, as a kernel is given it.
+/// The parameters of RelativeBias as a kernel argument.
 struct Rule {
   int distances, directed, behind, columns, heads;
   int32_t first[RelativeBias::kMostBuckets];

@@ -1,4 +1,5 @@
-// Rotary positions, in place: a row's angles once for all heads. What goes into a cache on the way is one pass too.
+// Rotary position embedding in place: a block computes a row's angles once for all heads. One kernel combines it with
+// the write into the KV cache.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
 #include "cuda/gemm/largest.cuh"
@@ -12,7 +13,7 @@ constexpr int kThreads = 256;
 
 struct RotaryArgs {
   int64_t row_stride = 0;
-  int pairs = 0, heads = 0;                  ///< of a head those that turn: D / 2, or fewer
+  int pairs = 0, heads = 0;                  ///< pairs of a head that are rotated: D / 2, or fewer
   int head_size = 0;
   float magnitude = 1;
   bool inverse = false;
@@ -35,7 +36,7 @@ RotaryArgs kernel_args_of(const Rotary& args) {
   return result;
 }
 
-/// The block's row's angles.
+/// Cosines and sines of the block's row.
 struct Angles {
   float cosines[Rotary::kMostFrequencies], sines[Rotary::kMostFrequencies];
 
@@ -49,7 +50,7 @@ struct Angles {
   }
 };
 
-/// N neighbouring pairs of a head, turned.
+/// N adjacent pairs of a head after rotation.
 template <int N>
 struct Turned {
   float a[N], b[N];
@@ -73,7 +74,7 @@ struct Turned {
   }
 };
 
-/// One block a row.
+/// One block per row.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_constant__ RotaryArgs args) {
   __shared__ __align__(16) Angles angles;
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_con
   if (args.amax) raise_by_block(most, args.amax);
 }
 
-/// Where the last `kv_heads` heads of what turns, and the values, go.
+/// Destination of the last `kv_heads` heads of x, which are the keys, and of the values.
 template <class T>
 struct CacheArgs {
   const T* v;
@@ -103,7 +104,7 @@ struct CacheArgs {
   int kv_heads;
 };
 
-/// blockIdx.x: the row; the blocks of a row share its packs.
+/// blockIdx.x is the row; the blocks of a row (blockIdx.y) share its packs.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) turn_into_cache_kernel(T* x, const __grid_constant__ RotaryArgs args, CacheArgs<T> to) {
   __shared__ __align__(16) Angles angles;
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) turn_into_cache_kernel(T* x, const _
   const int64_t cached = ((to.slots ? to.slots[row] : row) * to.cache_places + place) * to.kv_heads * d;
   T *const keys = to.keys + cached, *const values = to.values + cached;
   const bool writes = place >= 0;
-  // Pairs that turn, of keys what does not, and values.
+  // Work items: rotated pairs; packs of keys that are not rotated; packs of values.
   const int of_head = args.pairs / N, still = d / N - 2 * of_head;
   const int pairs = of_head * args.heads, stays = writes ? still * to.kv_heads : 0, copies = writes ? to.kv_heads * d / N : 0;
   for (int i = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x; i < pairs + stays + copies; i += kThreads * gridDim.y) {
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kThreads) turn_into_cache_kernel(T* x, const _
   }
 }
 
-/// Calls `body` with the widest pack of which heads and rows have whole ones, each at a multiple of its size.
+/// Calls `body` with the largest pack width that divides all sizes and strides and to which all addresses are aligned.
 template <class T, class Body>
 void dispatch_pack(const Rotary& args, int pairs, const MatrixView& beside, std::initializer_list<const void*> addresses, Body&& body) {
   const auto fits = [&](int n) {
@@ -179,7 +180,7 @@ void launch_turn_into_cache(const CacheWrite& args, const LaunchContext& context
                           .kv_heads = static_cast<int>(args.k.cols() / args.rotary.head_size)};
     dispatch_pack<T>(args.rotary, turns.pairs, args.v, {args.rotary.x.data, to.v, to.keys, to.values}, [&](auto n) {
       constexpr int N = decltype(n)::value;
-      // About as many packs as there are columns of k and v, and half of those of q.
+      // The number of packs is about the columns of k and v plus half of those of q, divided by N.
       const int64_t packs = (args.rotary.x.cols() / 2 + args.k.cols()) / N;
       const int64_t parts = std::clamp<int64_t>(context.sm_count / rows, 1, ceil_div(packs, kThreads));
       const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(parts));

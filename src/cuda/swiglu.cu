@@ -1,4 +1,4 @@
-// SwiGLU and its relatives with other gates, forward and backward; bound by memory.
+// SwiGLU and the variants with other gates, forward and backward; memory-bound.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
 #include "cuda/gemm/largest.cuh"
@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// 1 / (1 + exp(-x)); of bf16 tensors with the hardware's exponential and reciprocal, whose errors are far below 2^-9.
+/// 1 / (1 + exp(-x)); for bf16 with the hardware's exponential and reciprocal, whose errors are far below 2^-9.
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (sizeof(T) == 4) return 1.0f / (1.0f + expf(-x));
   else return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-/// What the other activations make of g, and their derivatives there.
+/// Value and derivative of the activations other than silu at g.
 struct GateValue {
   float value, slope;
 };
@@ -37,7 +37,7 @@ __device__ __forceinline__ GateValue gate_value(float g) {
   }
 }
 
-/// What the threads of swiglu_forward_kernel do one by one; the result is what `amax` is to be raised to.
+/// Computes one pack of swiglu_forward_kernel; returns the bits of the pack's largest |y|.
 template <class T, int N, GateActivation kGate>
 __device__ __forceinline__ unsigned swiglu_forward(const T* __restrict__ gate_up, T* __restrict__ y, int64_t row,
                                                    int64_t column, int64_t cols) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ unsigned swiglu_forward(const T* __restrict__ gate_up
   return larger(0, packed<T>(up));
 }
 
-/// Block (r, c): pack c * kThreads + thread of row r. `y`, `gate_up` and `amax` as in Swiglu.
+/// Block (r, c) computes packs c * kThreads + thread of row r. `y`, `gate_up` and `amax` are as in Swiglu.
 template <class T, int N, GateActivation kGate, bool kAmax>
 __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y,
                                                                   int64_t cols, unsigned* amax) {
@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __res
   if constexpr (kAmax) raise_by_block(most, amax);
 }
 
-/// The same of swiglu_backward_kernel. dgate_up may be gate_up: a thread reads both halves' packs before it writes them.
+/// Computes one pack of swiglu_backward_kernel; returns the bits of its largest |dgate_up|. dgate_up may be gate_up: a
+/// thread reads the packs of both halves before it writes them.
 template <class T, int N, GateActivation kGate>
 __device__ __forceinline__ unsigned swiglu_backward(const T* gate_up, const T* __restrict__ dy, T* dgate_up,
                                                     T* __restrict__ y, int64_t row, int64_t column, int64_t cols) {
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate
   if constexpr (kAmax) raise_by_block(most, amax);
 }
 
-/// Calls launch(activation) with an integral constant.
+/// Calls launch(activation) with the activation as an integral constant.
 template <class Launch>
 void with_gate(GateActivation activation, const Launch& launch) {
   using enum GateActivation;
@@ -115,7 +116,7 @@ void with_gate(GateActivation activation, const Launch& launch) {
   }
 }
 
-/// Calls launch(number of elements of a pack, grid).
+/// Calls launch(elements of a pack, grid).
 template <class T, class Launch>
 void with_packs(bool aligned, int64_t rows, int64_t cols, const Launch& launch) {
   const auto grid = [&](int n) {

@@ -1,6 +1,6 @@
-// The language model's input rows and their gradients. Scatter-adds into the tables use no atomics: one block owns one
-// table row (by its first occurrence) and adds what belongs to it in the order of the batch. Of packed samples, only
-// the tokens that have a row in x take part; grids are for all of them, since the samples' rows are in device memory.
+// Input rows of the language model and their gradients. Scatter-adds into the tables use no atomics: one block owns one
+// table row (identified by its first occurrence) and adds its gradients in the order of the batch. For packed samples
+// only tokens with a row in x count, but grids cover all tokens because the samples' lengths are in device memory.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
@@ -13,18 +13,18 @@ namespace {
 struct TextArgs {
   const int32_t *ids = nullptr, *lengths = nullptr;
   int64_t samples = 0, text = 0, prefix = 0, cols = 0, padding_id = -1;
-  const int32_t *starts = nullptr, *padded_rows = nullptr;   ///< of packed samples
-  const int32_t* row_positions = nullptr;                    ///< forward only: rows' places in their texts
-  float token_scale = 1;                                     ///< as the compute dtype holds it
+  const int32_t *starts = nullptr, *padded_rows = nullptr;   ///< packed samples only
+  const int32_t* row_positions = nullptr;                    ///< forward only: positions of rows in their texts
+  float token_scale = 1;                                     ///< rounded to the compute dtype
 
-  /// The first row of a sample in x.
+  /// Returns the first row of a sample in x.
   template <bool kPacked>
   __device__ __forceinline__ int64_t first_row(int64_t sample) const {
     return kPacked ? starts[sample] : sample * (prefix + text);
   }
 };
 
-/// The position row of row t of a sample: OPT counts from 2, padding has row 1.
+/// Returns the position row of row t of a sample: OPT starts at 2; padding uses row 1.
 __device__ __forceinline__ int64_t position_of(const TextArgs& args, int64_t sample, int64_t t) {
   if (args.row_positions) return args.row_positions[sample] >= 0 ? args.row_positions[sample] + 2 : 1;
   return t < args.prefix + args.lengths[sample] ? t + 2 : 1;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void add_to_table(Out* row, float (&sums)[N]) {
   store(row, sums);
 }
 
-/// Whether text token `i` of the batch has a row in x.
+/// True if text token `i` of the batch has a row in x.
 template <bool kPacked>
 __device__ __forceinline__ bool has_row(const TextArgs& args, int64_t i) {
   if constexpr (!kPacked) return true;
@@ -76,8 +76,8 @@ __device__ __forceinline__ bool has_row(const TextArgs& args, int64_t i) {
   return args.starts[sample] + args.prefix + i - sample * args.text < args.starts[sample + 1];
 }
 
-/// blockIdx.x: a text token of the batch, blockIdx.y: a tile of columns. The block of an id's first occurrence that has
-/// a row in x adds up all rows of that id, in order; the other blocks leave.
+/// blockIdx.x is a text token of the batch, blockIdx.y a tile of columns. The block of an id's first occurrence with a
+/// row in x adds all rows of that id in order; the other blocks exit.
 template <class T, class Out, int N, bool kPacked>
 __global__ void __launch_bounds__(kThreads)
 token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArgs args) {
@@ -85,13 +85,14 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
   const int64_t own = blockIdx.x, count = args.samples * args.text;
   const int32_t id = args.ids[own];
   if (id == args.padding_id || !has_row<kPacked>(args, own)) return;
-  constexpr int64_t kScanned = 16 * kThreads;  // ids between two looks at what was found: most ids come again soon
+  constexpr int64_t kScanned = 16 * kThreads;  // ids between two checks for an earlier occurrence, which is often near
   for (int64_t base = 0; base < own; base += kScanned) {
     const int64_t end = base + kScanned < own ? base + kScanned : own;
     bool earlier = false;
 #pragma unroll 4
     for (int64_t i = base + threadIdx.x; i < end; i += kThreads)
-      earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // no branch: the loads of four rounds at once
+      earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // without a branch, so that the loads of four
+                                                                   // iterations overlap
     if (__syncthreads_or(earlier)) return;
   }
 
@@ -100,7 +101,7 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
   for (int64_t base = own; base < count; base += kThreads) {
     const int64_t i = base + threadIdx.x;
     const uint32_t found = __ballot_sync(0xffffffffu, i < count && args.ids[i] == id && has_row<kPacked>(args, i));
-    __syncthreads();  // the round before has read its matches
+    __syncthreads();  // all threads have read the matches of the preceding iteration
     if (threadIdx.x % 32 == 0) matches[threadIdx.x / 32] = found;
     __syncthreads();
     if (column >= args.cols) continue;
@@ -124,11 +125,11 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
 }
 
 constexpr int kPositionWarps = 16;
-constexpr int kPadLoads = 8;  // rows that a thread loads before it adds
+constexpr int kPadLoads = 8;  // rows that a thread loads before it adds them
 
-/// blockIdx.x: position row 1 + blockIdx.x, blockIdx.y: a tile of 32 packs of columns. The warps take turns over
-/// the rows that have this position, and are added in order. Row 1 belongs to all padding, many more rows than the
-/// others have: there a warp looks for padding among 32 tokens at once and loads the rows it finds together.
+/// blockIdx.x is position row 1 + blockIdx.x, blockIdx.y a tile of 32 packs of columns. The warps process the rows with
+/// this position in turn, and their sums are added in order. Row 1 belongs to all padding and has many more rows than
+/// the others: there a warp tests 32 tokens at once for padding and loads the rows that it finds together.
 template <class T, class Out, int N, bool kPacked>
 __global__ void __launch_bounds__(32 * kPositionWarps, 3)
 position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, TextArgs args) {
@@ -161,7 +162,7 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
         for (int u = 0; u < kPadLoads; ++u, padding &= padding - 1) {
           if (u >= found || column >= args.cols) continue;
           const int64_t own = base + __ffs(static_cast<int>(padding)) - 1, sample = own / args.text;
-          // Each sample before has a prefix, and so has this one.
+          // This sample and all samples before it have a prefix.
           const int64_t row = kPacked ? args.starts[sample] + args.prefix + own - sample * args.text
                                       : own + (sample + 1) * args.prefix;
           loaded[u] = load_pack<N>(x + row * args.cols + column);
@@ -190,7 +191,7 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
   add_to_table(positions + position * args.cols + column, sums);
 }
 
-/// The prefix rows out of x. One block per row.
+/// Copies the prefix rows out of x. One block per row.
 template <class T, int N>
 __global__ void prefix_gradient_kernel(const T* __restrict__ x, T* __restrict__ prefix, TextArgs args) {
   const int64_t sample = blockIdx.x / args.prefix, t = blockIdx.x % args.prefix;
@@ -231,7 +232,7 @@ void launch_prefix_gradient(const TextEmbed& args, const LaunchContext& launch) 
   BLIPFT_CUDA_LAUNCHED("prefix_gradient_kernel");
 }
 
-/// Calls `run` with x's type, the table's type and a pack of 4 or 1 columns.
+/// Calls `run` with the type of x, the type of the table, and a pack width of 4 or 1.
 template <class Run>
 void with_table(const Tensor& x, const Tensor& table, Run&& run) {
   dispatch_float(x.dtype, [&](auto tag) {
@@ -294,7 +295,7 @@ void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
       using T = typename decltype(tag)::type;
       using Out = typename decltype(out_tag)::type;
       constexpr int N = decltype(width)::value;
-      // Row 1 for padding, then one row for each place.
+      // Row 1 for padding, then one row for each position.
       const dim3 grid(static_cast<unsigned>(1 + text.prefix + text.text),
                       static_cast<unsigned>(ceil_div(text.cols, 32 * N)));
       dispatch_bool(static_cast<bool>(args.packing), [&](auto packed) {

@@ -1,7 +1,7 @@
-// Optimizer updates: one fused pass over a flat shard, 8 or 16 elements of a thread in each turn.
+// Optimizer updates: one fused pass over a flat shard; each thread updates 8 or 16 elements in each turn of its block.
 //
-// All arithmetic is f32, whatever the tensors hold; a value is rounded once, when it is stored. torch's bf16 AdamW
-// rounds every intermediate result to bf16 instead, so a bf16 step here is at least as close to exact arithmetic.
+// All arithmetic is f32, regardless of the tensors' dtypes; a value is rounded once, when it is stored. torch's bf16
+// AdamW rounds every intermediate result to bf16, so a bf16 step here is at least as close to exact arithmetic.
 #include "cuda/update.cuh"
 
 #include "cuda/cuda_ops.h"
@@ -10,8 +10,8 @@
 namespace blipft {
 namespace {
 
-/// A thread takes kUnroll packs of N elements, kUpdateThreads packs apart, in each of its block's turns: one, or with
-/// kTurns as many as `turns` leave it.
+/// In each turn of its block a thread updates kUnroll packs of N elements that are kUpdateThreads packs apart. A block
+/// has one turn, or with kTurns every gridDim.x-th of `turns`.
 template <class P, class G, class S, bool kMaster, bool kAligned, bool kStochastic, bool kTurns, int kUnroll>
 __global__ void __launch_bounds__(kUpdateThreads, kUnroll == 1 ? 1 : 3)
 adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restrict__ grad, S* __restrict__ m_state,
@@ -24,7 +24,7 @@ adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restr
   auto* const values = values_of<kMaster>(param, master);
   using Value = std::remove_reference_t<decltype(*values)>;
   __shared__ float warps[kUnroll][kUpdateThreads / 32];
-  const bool skipped = is_skipped(scalars);  // looked at once the loads are on their way
+  const bool skipped = is_skipped(scalars);  // tested only after the loads are issued
   const BlockSquares<kUnroll> own_squares{warps};
   for (int64_t turn = blockIdx.x;; turn += gridDim.x) {
     const int64_t begin = turn * kUnroll * kStep, first = begin + threadIdx.x * N;
@@ -69,7 +69,7 @@ adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restr
   }
 }
 
-/// Updates with at most one state: `Rule` makes of each element's p, g and state the new ones.
+/// Updates with at most one state: `Rule` updates p and the state of each element from its gradient.
 template <class Rule, class P, class G, class S, bool kMaster, bool kAligned, bool kStochastic, bool kTurns>
 __global__ void __launch_bounds__(kUpdateThreads)
 one_state_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restrict__ grad, S* __restrict__ state,
@@ -166,7 +166,7 @@ void CudaOps::adamw_update(const AdamWUpdate& args, Stream stream) {
       using P = typename decltype(p)::type;
       using G = typename decltype(g)::type;
       using S = typename decltype(s)::type;
-      // Pure bf16 moves half the bytes a pack: two packs keep as many of them on their way.
+      // Pure bf16 has half the bytes per pack: two packs keep as many bytes in flight.
       constexpr int kUnroll = sizeof(P) + sizeof(G) + sizeof(S) == 6 && !decltype(has_master)::value ? 2 : 1;
       dispatch_turns(few_blocks_do(args.link_bytes, kUnroll), is_aligned, [&](auto takes_turns) {
         constexpr bool kTurns = decltype(takes_turns)::value;

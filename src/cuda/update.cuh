@@ -1,4 +1,4 @@
-// What the update kernels share: accesses that spare the L2 cache, sums of squares, arithmetic, rounding, dispatch.
+// Shared code of the update kernels: loads and stores that spare the L2 cache, sums of squares, arithmetic, dispatch.
 #pragma once
 
 #include "cuda/kernels.h"
@@ -10,12 +10,12 @@ namespace blipft {
 constexpr int kUpdateThreads = 256;
 constexpr int kUpdatePack = 8;
 
-/// A warp's packs of 32 bytes, one after the other in memory: every access of the warp covers 512 bytes without a gap, of
-/// which a lane's 16 are not all its own; lanes 16 apart exchange them. Memory of the host is read and written over the
-/// link as the accesses ask for it, and half sectors would go over it twice. All 32 lanes call.
+/// Access to a warp's 32-byte packs, which are contiguous in memory. Each 16-byte access of the warp covers 512
+/// contiguous bytes; lanes 16 apart then exchange the halves that belong to each other. Accesses to host memory go over
+/// the link as issued, so a strided access would transfer each 32-byte sector twice. All 32 lanes must call it.
 class PairedWords {
  public:
-  /// `own`: this lane's pack.
+  /// `own` is this lane's pack.
   __device__ __forceinline__ explicit PairedWords(const void* own)
       : upper_(threadIdx.x & 16),
         first_(const_cast<uint4*>(static_cast<const uint4*>(own)) - 2 * (threadIdx.x & 31) + 2 * (threadIdx.x & 15) +
@@ -38,7 +38,7 @@ class PairedWords {
   }
 
  private:
-  // Word by word: a choice between variables would put them into memory.
+  // The selection is written word by word: a selection between uint4 variables would put them into local memory.
   __device__ __forceinline__ uint4 chosen(uint4 of_upper, uint4 of_lower) const {
     return {upper_ ? of_upper.x : of_lower.x, upper_ ? of_upper.y : of_lower.y, upper_ ? of_upper.z : of_lower.z,
             upper_ ? of_upper.w : of_lower.w};
@@ -52,9 +52,9 @@ class PairedWords {
   uint4* const first_;
 };
 
-/// Elements [i, i + N), those at and after n as zeros. kWhole: all lie below n, at multiples of 16 bytes, and the lanes of a
-/// warp ask for consecutive packs. Nothing here is read again soon: what whole packs bring is the first to leave the L2
-/// cache, which the products beside need.
+/// Loads elements [i, i + N); those at and after n are zeros. kWhole: all are below n and 16-byte aligned, and the
+/// lanes of a warp load consecutive packs. The data is not read again soon, so whole packs use evict-first loads and
+/// leave the L2 cache to concurrent matrix products.
 template <bool kWhole, int N, class T>
 __device__ __forceinline__ Pack<T, N> load_some(const T* from, int64_t i, int64_t n) {
   Pack<T, N> pack;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void store_some(T* to, int64_t i, int64_t n, const fl
   }
 }
 
-/// Calls body(whole) for a block whose elements end at `end`: whole is true_type where they all exist and are aligned.
+/// Calls body(whole) for a block whose elements end at `end`: true_type if all elements exist and are aligned.
 template <bool kAligned, class Body>
 __device__ __forceinline__ void with_whole(int64_t end, int64_t n, Body&& body) {
   if constexpr (kAligned) {
@@ -93,7 +93,7 @@ __device__ __forceinline__ void with_whole(int64_t end, int64_t n, Body&& body) 
   body(std::false_type{});
 }
 
-/// The same for every thread of the launch: all of them leave at once, or none.
+/// The result is uniform over the launch: all threads exit, or none.
 __device__ __forceinline__ bool is_skipped(const float* __restrict__ scalars) { return scalars[kSkipUpdate] != 0; }
 
 template <int N>
@@ -104,18 +104,19 @@ __device__ __forceinline__ float squares_of(const float (&x)[N]) {
   return sum;
 }
 
-/// The block's sums of squares over kSquaresSpan elements each: a span is one pack of each of its threads.
+/// Computes the block's sums of squares over spans of kSquaresSpan elements: a span is one pack of each thread.
 template <int kUnroll>
 struct BlockSquares {
   float (*warps)[kUpdateThreads / 32];  // [kUnroll], shared
 
-  /// This thread's part of span u; every thread of the block calls it, late: other accesses do not move across it.
+  /// Adds this thread's part of span u. All threads of the block must call it, as late as possible: other memory
+  /// accesses are not moved across it.
   __device__ __forceinline__ void add(int u, float sum) const {
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) warps[u][threadIdx.x / 32] = sum;
   }
-  /// To their places: those of the block's turn `turn`. Every thread of the block calls it, and comes to a barrier before
-  /// the next add().
+  /// Writes the sums of the block's turn `turn`. All threads of the block must call it and reach a barrier before the
+  /// next add().
   __device__ __forceinline__ void write(float* __restrict__ squares, int64_t turn, int64_t n) const {
     __syncthreads();
     const int64_t span = turn * kUnroll + threadIdx.x;
@@ -127,7 +128,7 @@ struct BlockSquares {
   }
 };
 
-/// Where the exact values lie: in the master copy, if there is one.
+/// Returns the exact values: the master copy, if there is one.
 template <bool kMaster, class P>
 __device__ __forceinline__ auto* values_of(P* param, float* master) {
   if constexpr (kMaster) return master;
@@ -135,8 +136,8 @@ __device__ __forceinline__ auto* values_of(P* param, float* master) {
 }
 
 
-/// Square root and quotient. `kFast`, for results that bf16 rounds anyway: within 2 units in the last place of f32, and
-/// subnormal numbers are zeros.
+/// Square root and quotient. With `kFast`, for results that are rounded to bf16: within 2 ulp of f32; subnormal numbers
+/// become zero.
 template <bool kFast>
 __device__ __forceinline__ float square_root(float x) {
   if constexpr (!kFast) return sqrtf(x);
@@ -152,7 +153,7 @@ __device__ __forceinline__ float quotient(float a, float b) {
   return y;
 }
 
-/// AdamW's arithmetic on N elements. `kFast`: where bf16 rounds the parameters; the moments do not depend on it.
+/// AdamW for one element. `kFast`: for parameters that are rounded to bf16; the moments do not depend on it.
 struct AdamWNumbers {
   float beta1, beta2, eps, weight_decay;
 };
@@ -177,7 +178,7 @@ struct AdamWStep {
   }
 };
 
-/// Elements [i, i + 8) as bf16 numbers, one of the two neighbours each at random.
+/// Rounds elements [i, i + 8) stochastically to bf16 numbers.
 __device__ __forceinline__ void round_at_random(float (&p)[8], const Rounding& rounding, uint32_t step, int64_t i) {
   const int64_t first = rounding.first + i;
   const auto shift = static_cast<uint32_t>(first) % kRoundingBlock;
@@ -192,7 +193,7 @@ __device__ __forceinline__ void round_at_random(float (&p)[8], const Rounding& r
   }
 }
 
-/// Elements [i, i + 8) to the parameters and, if there are any, to the masters.
+/// Stores elements [i, i + 8) of the parameters and of the masters, if there are any.
 template <bool kWhole, bool kMaster, bool kStochastic, class P>
 __device__ __forceinline__ void store_param(P* param, float* master, int64_t i, int64_t n, float (&p)[8],
                                             const Rounding& rounding, const float* __restrict__ scalars) {
@@ -201,8 +202,8 @@ __device__ __forceinline__ void store_param(P* param, float* master, int64_t i, 
   store_some<kWhole>(param, i, n, p);
 }
 
-/// Calls `run` with the types of param and gradient, and whether there is a master copy, every pack is aligned, and
-/// rounding is stochastic.
+/// Calls `run` with the types of param and gradient, and compile-time flags: a master copy exists, every pack is
+/// aligned, rounding is stochastic.
 template <class Update, class Run>
 void dispatch_update(const Update& args, bool aligned, Run&& run) {
   dispatch_float(args.param.dtype, [&](auto p) {
@@ -218,24 +219,24 @@ void dispatch_update(const Update& args, bool aligned, Run&& run) {
   });
 }
 
-/// Blocks of an update that reads the host's memory: with so many bytes of each thread on their way they keep the link busy
-/// (on H200: with 64 and 96 bytes; 8 blocks with 96 do not), and the products beside have the other processors. One block
-/// for each turn would fill the GPU with blocks that wait for the link, and what runs beside would stand still until the
-/// last of them.
+/// An update that reads host memory uses kLinkBlocks blocks if each thread has at least kLeastLinkBytes bytes in
+/// flight. These saturate the link (measured on H200 with 64 and 96 bytes; 8 blocks with 96 bytes do not), and
+/// concurrent products get the other multiprocessors. With one block per turn, blocks that wait for the link would fill
+/// the GPU and delay concurrent kernels until the last of them ends.
 inline constexpr int64_t kLinkBlocks = 16, kLeastLinkBytes = 64;
 
-/// Whether they do, for an update of `link_bytes` an element whose threads take `unroll` packs in a turn.
+/// True if an update of `link_bytes` per element with `unroll` packs per thread and turn uses few blocks.
 constexpr bool few_blocks_do(int64_t link_bytes, int unroll = 1) {
   return link_bytes * kUpdatePack * unroll >= kLeastLinkBytes;
 }
 
-/// One block for each turn, or a few that take several.
+/// Returns one block for each turn, or a few blocks with several turns each.
 inline unsigned update_blocks(int64_t turns, bool several) {
   return static_cast<unsigned>(several ? std::min(turns, kLinkBlocks) : turns);
 }
 
-/// Calls run(takes_turns): whether a few blocks take turns. They do where every pack is aligned; else single elements go
-/// over the link, which is slow in any case.
+/// Calls run(takes_turns) with true if few blocks process all turns. This requires aligned packs; otherwise single
+/// elements are transferred, which is slow in any case.
 template <class Aligned, class Run>
 void dispatch_turns(bool few, Aligned, Run&& run) {
   if constexpr (Aligned::value) dispatch_bool(few, run);

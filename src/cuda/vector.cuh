@@ -1,4 +1,4 @@
-// Device-side building blocks of the kernels: 16-byte packs, conversions, reductions over warps and blocks, dropout.
+// Device-side building blocks of the kernels: 16-byte packs, conversions, warp and block reductions, dropout.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,18 +28,18 @@ __device__ __forceinline__ bf16 from_float<bf16>(float x) { return __float2bfloa
 template <>
 __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
 
-/// N consecutive elements, loaded and stored in accesses of up to 16 bytes; the address must be a multiple of that.
+/// N consecutive elements, accessed in up to 16 bytes at a time; the address must be aligned to the access.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T v[N];
 };
 
-/// Elements of one 16-byte access.
+/// Number of elements in a 16-byte access.
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
-/// A pair of bf16 numbers, the low half first. One instruction each: taking out the upper one as a bf16 first would be
-/// two.
+/// Converts a pair of bf16 numbers, low half first, with one instruction each; extracting the upper half as a bf16
+/// would take two.
 __device__ __forceinline__ float2 unpack(uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
@@ -62,7 +62,7 @@ template <class T, int N>
 __device__ __forceinline__ Pack<T, N> packed(const float (&x)[N]) {
   Pack<T, N> pack;
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-    // Two at once: one instruction makes a whole register.
+    // One instruction converts two numbers into a whole register.
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
       if constexpr (std::is_same_v<T, bf16>)
@@ -92,8 +92,8 @@ __device__ __forceinline__ void store(T* to, const float (&x)[N]) {
   *reinterpret_cast<Pack<T, N>*>(to) = packed<T>(x);
 }
 
-/// A store past which the L2 keeps nothing: kernels that write several tensors larger than it run at the memory's rate, and not
-/// at two thirds of it (SwiGLU's backward of 8192 x 12288 on an H100: 411 in place of 662 us).
+/// An evict-first store. Kernels that write tensors larger than the L2 cache then run at full memory bandwidth instead
+/// of two thirds of it (backward of SwiGLU with 8192 x 12288 on an H100: 411 instead of 662 us).
 template <class T, int N>
 __device__ __forceinline__ void store_streaming(T* to, const float (&x)[N]) {
   const Pack<T, N> pack = packed<T>(x);
@@ -101,8 +101,8 @@ __device__ __forceinline__ void store_streaming(T* to, const float (&x)[N]) {
   else *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-/// Makes the compiler forget what it computed from `pack`, so that it converts again instead of holding f32 copies in
-/// registers that the kernel does not have.
+/// Prevents the compiler from reusing values that it computed from `pack`, so that it converts again instead of keeping
+/// f32 copies in scarce registers.
 template <class T, int N>
 __device__ __forceinline__ void forget(Pack<T, N>& pack) {
   auto* words = reinterpret_cast<uint32_t*>(&pack);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void forget(Pack<T, N>& pack) {
   for (int i = 0; i < static_cast<int>(sizeof(pack) / 4); ++i) asm volatile("" : "+r"(words[i]));
 }
 
-/// The address in shared memory, in 32 bits.
+/// Returns the 32-bit shared memory address.
 __device__ __forceinline__ uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
 }
@@ -125,21 +125,21 @@ __device__ __forceinline__ void load_shared(uint32_t shared, Pack<T, N>& pack) {
                : "memory");
 }
 
-/// Starts a copy of 16 bytes to shared memory, past the registers and the L1 cache.
+/// Starts an asynchronous copy of 16 bytes to shared memory that bypasses registers and L1 cache.
 __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
-/// Closes this thread's group of copies.
+/// Closes this thread's current group of copies.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits until at most `kPending` of this thread's groups are still on their way.
+/// Waits until at most `kPending` of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// 16 bytes of device memory that nothing reads again and no kernel writes meanwhile: they do not stay in the L1.
+/// Loads 16 bytes of device memory that no kernel writes concurrently, without allocating them in the L1 cache.
 __device__ __forceinline__ uint4 load_once(const void* from) {
   uint4 pack;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -154,32 +154,32 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-/// The address is a multiple of 16.
+/// Returns the sum of eight numbers; the address must be 16-byte aligned.
 __device__ __forceinline__ float sum_eight(const float* from) {
   const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
   return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
 }
 
-/// Slots of team_sum, for up to 512 threads.
+/// Shared memory of team_sum, for up to 512 threads.
 struct alignas(16) TeamSlots {
   float sums[16];
 };
-/// Sum over all threads of the block, its `warps` warps, the same in every thread. The slots are free again after the
-/// block's next barrier.
+/// Returns the sum over all threads of the block (`warps` warps), the same bits in every thread. The slots can be
+/// reused after the block's next barrier.
 __device__ __forceinline__ float team_sum(float x, TeamSlots& slots, int warp, int lane, int warps) {
   x = warp_sum(x);
   if (lane == 0) slots.sums[warp] = x;
   if (warp == 0 && lane >= warps && lane < 16) slots.sums[lane] = 0;
   __syncthreads();
-  const float total = sum_eight(slots.sums);  // the same order in every thread: the same bits
+  const float total = sum_eight(slots.sums);  // same order in every thread, hence same bits
   return warps > 8 ? total + sum_eight(slots.sums + 8) : total;
 }
 
-/// What kernels need of a Dropout.
+/// The kernel arguments of a Dropout.
 struct DropoutKernelArgs {
   bool active = false;
-  const int64_t* keys = nullptr;           ///< null: all elements are kept, and multiplied by `scale`
-  const int32_t* padded_rows = nullptr;  ///< of packed samples, or of rows that were picked out
+  const int64_t* keys = nullptr;           ///< null: all elements are kept and multiplied by `scale`
+  const int32_t* padded_rows = nullptr;  ///< packed samples, or Dropout::row_numbers
   int64_t rows_per_sample = 1;
   Divisor sample_of_row;
   uint64_t seed = 0;
@@ -196,30 +196,31 @@ inline DropoutKernelArgs dropout_kernel_args(const Dropout& dropout) {
           dropout.scale / (1.0f - dropout.p)};
 }
 
-/// a / b of numbers that are not negative: 64-bit divisions are slow, and few tensors need one.
+/// Returns a / b for non-negative numbers: 64-bit division is slow, and few tensors need it.
 __device__ __forceinline__ int64_t divided(int64_t a, int64_t b) {
   return (a | b) >> 32 == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
 }
 
-/// The number of a row if all samples had equally many rows; below 2^31. Kernels ask early for it: the sample's key, in
-/// memory too, hangs on it.
+/// Returns the index of a row in a padded batch; below 2^31. Kernels load it early because the load of the sample's key
+/// depends on it.
 __device__ __forceinline__ uint32_t padded_row(const DropoutKernelArgs& args, int64_t row) {
   return static_cast<uint32_t>(args.padded_rows ? args.padded_rows[row] : row);
 }
 
-/// The place of one row within its sample's elements.
+/// The key of a row's sample and the row's first element in this sample.
 struct DropoutRow {
   int64_t key, first;
 };
 
-/// `row`: what padded_row says of it.
+/// `row` is the result of padded_row().
 __device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args, uint32_t row, int64_t cols) {
   if (!args.keys) return {0, 0};
   const uint32_t sample = args.sample_of_row.divide(row);
   return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};
 }
 
-/// Applies dropout to elements [column, column + N) of a row. Column and row size are multiples of N: one block.
+/// Applies dropout to elements [column, column + N) of a row. `column` and the row size are multiples of N, so that all
+/// N are in one dropout block.
 template <int N>
 __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernelArgs& args, const DropoutRow& row,
                                               int64_t column) {
@@ -231,13 +232,14 @@ __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernel
   }
   const auto element = static_cast<uint64_t>(row.first + column);
   const DropoutBlock block(args.seed, args.site, row.key, element);
-  const uint32_t first = static_cast<uint32_t>(element) % kDropoutBlock / N * N;  // 0 with N = 8, as the compiler sees
+  const uint32_t first = static_cast<uint32_t>(element) % kDropoutBlock / N * N;  // the compiler knows that it is 0 for
+                                                                                  // N = 8
 #pragma unroll
   for (int i = 0; i < N; ++i) x[i] = block.keeps(first + i, args.threshold) ? x[i] * args.scale : 0.0f;
 }
 
-/// Whether this is the last of `count` blocks to come here; what all of them wrote before is visible then, past the L1. The counter
-/// is back at zero afterwards.
+/// True for the last of `count` blocks to call this. This block then sees all earlier writes of the other blocks, if it
+/// bypasses L1. The counter is reset to zero.
 __device__ __forceinline__ bool last_block(unsigned* counter, unsigned count) {
   __shared__ bool last;
   __threadfence();
