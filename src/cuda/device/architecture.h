@@ -1,5 +1,5 @@
-// Which of a program's code a GPU runs. A program holds code for the architectures it was built for (make
-// CUDA_ARCH="80 90a"). Nothing here asks a GPU, nor needs CUDA.
+// Selection of the compiled code that a GPU runs. A program contains code for the architectures that it was built for
+// (make CUDA_ARCH="80 90a"). This header neither queries a GPU nor needs CUDA.
 #pragma once
 
 #include <algorithm>
@@ -13,25 +13,25 @@
 
 namespace blipft {
 
-/// What code is compiled for, in nvcc's numbers: "80", "90a".
+/// A compilation target in nvcc's notation: "80", "90a".
 struct Architecture {
   int number = 0;   ///< 10 * major + minor of a compute capability
-  char suffix = 0;  ///< 'a': for this one alone; 'f': for its family; 0: for all from it on, through PTX
+  char suffix = 0;  ///< 'a': only this capability; 'f': its family; 0: this and all later ones (through PTX)
 
   bool operator==(const Architecture&) const = default;
   std::string text() const { return concat(number, suffix ? std::string(1, suffix) : ""); }
-  /// Whether it has the warpgroup products of Hopper (wgmma), which exist in no other.
+  /// True if the target has Hopper's warpgroup matrix instructions (wgmma), which no other target has.
   bool has_wgmma() const { return number == 90 && suffix == 'a'; }
-  /// Whether a GPU of compute capability `gpu` (a number as above) can run it.
+  /// True if a GPU with compute capability `gpu` (10 * major + minor) can run this code.
   bool runs_on(int gpu) const {
     if (suffix == 'a') return gpu == number;
     return gpu >= number && (suffix == 0 || gpu / 10 == number / 10);
   }
 };
 
-constexpr int kLeastArchitecture = 80;  // bf16 products, asynchronous copies to shared memory
+constexpr int kLeastArchitecture = 80;  // for bf16 matrix instructions and asynchronous copies to shared memory
 
-/// "80 90a" as a list; throws Error at a word that is none.
+/// Parses a list like "80 90a"; throws Error if a word is not an architecture.
 inline std::vector<Architecture> parse_architectures(const std::string& list) {
   std::vector<Architecture> architectures;
   std::istringstream words(list);
@@ -45,7 +45,7 @@ inline std::vector<Architecture> parse_architectures(const std::string& list) {
   return architectures;
 }
 
-/// What to build for, so that a program for `built` runs on compute capability `gpu` too.
+/// Returns the CUDA_ARCH list for a program that runs on `built` and on compute capability `gpu`.
 inline std::string architectures_with(std::vector<Architecture> built, int gpu) {
   built.push_back({gpu, gpu == 90 ? 'a' : '\0'});
   std::sort(built.begin(), built.end(),
@@ -55,8 +55,8 @@ inline std::string architectures_with(std::vector<Architecture> built, int gpu) 
   return text;
 }
 
-/// The code that GPU `name`, of compute capability `major`.`minor`, runs of a program built for `built`: the latest
-/// that it can. Throws UserError that names the GPU, and the build that would do, when there is none.
+/// Returns the code of a program built for `built` that GPU `name` of compute capability `major`.`minor` runs: the
+/// latest that it can run. If there is none, throws a UserError that names the GPU and a sufficient CUDA_ARCH.
 inline Architecture code_for(const std::vector<Architecture>& built, const std::string& name, int major, int minor) {
   const int gpu = 10 * major + minor;
   BLIPFT_USER_CHECK(gpu >= kLeastArchitecture, name, " has compute capability ", major, ".", minor, "; blipft needs ",
@@ -73,13 +73,13 @@ inline Architecture code_for(const std::vector<Architecture>& built, const std::
                          major, ".", minor, "; build with `make CUDA_ARCH=\"", architectures_with(built, gpu), "\"`"));
 }
 
-/// Code as a GPU has loaded it.
+/// The code that a GPU has loaded.
 struct LoadedCode {
   Architecture architecture;
-  bool by_driver = false;  ///< the driver compiled it from PTX, because the program has no machine code for this GPU
+  bool by_driver = false;  ///< the driver compiled it from PTX because the program has no machine code for this GPU
 
   bool operator==(const LoadedCode&) const = default;
-  /// For people: "sm_90a code (wgmma)".
+  /// Text for messages: "sm_90a code (wgmma)".
   std::string text() const {
     return concat("sm_", architecture.text(), " code", architecture.has_wgmma() ? " (wgmma)" : "",
                   by_driver ? " (compiled from PTX by the driver)" : "");

@@ -1,5 +1,5 @@
-// Checks of CUDA and cuBLASLt calls: every failure becomes an Error with the expression, the place and the vendor's
-// text.
+// Checks of CUDA and cuBLASLt calls: a failed call throws an Error with the expression, the source location and the
+// vendor's text.
 #pragma once
 
 #include <cublasLt.h>
@@ -13,7 +13,7 @@ namespace blipft {
 
 inline void check_cuda(cudaError_t status, const char* expression, std::source_location place) {
   if (status == cudaSuccess) [[likely]] return;
-  (void)cudaGetLastError();  // a non-sticky error must not be reported again by a later, innocent call
+  (void)cudaGetLastError();  // so that a non-sticky error is not reported again by a later call
   throw Error(concat("CUDA call failed: ", expression, " at ", place.file_name(), ":", place.line(), ": ",
                      cudaGetErrorName(status), " (", cudaGetErrorString(status), ")"),
               place);
@@ -28,11 +28,11 @@ inline void check_cublas(cublasStatus_t status, const char* expression, std::sou
 
 }  // namespace blipft
 
-/// Evaluates a CUDA runtime call and throws Error when it fails.
+/// Evaluates a CUDA runtime call and throws Error if it fails.
 #define BLIPFT_CUDA_CHECK(expression) ::blipft::check_cuda((expression), #expression, std::source_location::current())
-/// Throws Error when the kernel launch just before it failed.
+/// Throws Error if the preceding kernel launch failed.
 #define BLIPFT_CUDA_LAUNCHED(kernel) \
   ::blipft::check_cuda(cudaGetLastError(), "launch of " kernel, std::source_location::current())
-/// Evaluates a cuBLASLt call and throws Error when it fails.
+/// Evaluates a cuBLASLt call and throws Error if it fails.
 #define BLIPFT_CUBLAS_CHECK(expression) \
   ::blipft::check_cublas((expression), #expression, std::source_location::current())

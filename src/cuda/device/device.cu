@@ -82,7 +82,7 @@ class CudaDevice : public Device {
     BLIPFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     name_ = properties.name;
     code_ = loaded_code().text();
-    int least = 0, greatest = 0;  // numerically smaller is more urgent
+    int least = 0, greatest = 0;  // a smaller number is a higher priority
     BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     compute_ = make_stream(std::max(greatest, least - 1));
     side_ = make_stream(least);
@@ -227,13 +227,13 @@ class CudaDevice : public Device {
   }
 
   std::unique_ptr<Graph> capture(Stream stream, const std::function<void()>& body) override {
-    // Relaxed: libraries that run inside (NCCL, lazy kernel loading) may call what stricter modes forbid.
+    // Relaxed mode: libraries in `body` (NCCL, lazy kernel loading) may make calls that stricter modes forbid.
     BLIPFT_CUDA_CHECK(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed));
     cudaGraph_t graph = nullptr;
     try {
       body();
     } catch (...) {
-      // Ends the capture, so that the stream is usable again; what was captured is of no use.
+      // Ends the capture so that the stream can be used again, and discards the captured graph.
       (void)cudaStreamEndCapture(native(stream), &graph);
       (void)cudaGetLastError();
       const OwnedGraph unused(graph);
@@ -263,7 +263,7 @@ int cuda_device_count() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess) return count;
   (void)cudaGetLastError();
-  // No driver or no GPU is an answer, not a failure.
+  // A missing driver or GPU is a valid result, not an error.
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// Rewriting of captured graphs; see graph_rewrite.h.
+// Optimizations of captured graphs; see graph_rewrite.h.
 #include "cuda/device/graph_rewrite.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMostSlots = 4;
 
-/// Where one reading of the clock goes.
+/// Destinations of one timestamp.
 struct Slots {
   int64_t* at[kMostSlots];
   int count;
@@ -26,7 +26,7 @@ __global__ void store_time(Slots slots) {
 
 constexpr int kFillThreads = 256;
 
-/// Bytes of a fill: `value` repeats every 4 bytes. Rows of `width` bytes, `pitch` bytes apart.
+/// A two-dimensional memset: rows of `width` bytes, `pitch` bytes apart; `value` repeats every 4 bytes.
 struct Fill {
   unsigned char* memory;
   uint32_t value;
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kFillThreads) graph_fill_kernel(Fill fill) {
   const uint4 pack{fill.value, fill.value, fill.value, fill.value};
   for (int64_t row = blockIdx.y; row < fill.height; row += gridDim.y) {
     unsigned char* memory = fill.memory + row * fill.pitch;
-    // The value repeats from the row's begin: packs start at a multiple of 4 bytes behind it,
-    // or all bytes are the same.
+    // The value repeats from the start of the row. Aligned 16-byte stores are possible if they start at a multiple of 4
+    // bytes in the row or if all bytes of the value are equal.
     const int64_t head = std::min<int64_t>(fill.width, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(memory) & 15));
     const bool in_phase = head % 4 == 0 || (fill.value & 0xffu) * 0x01010101u == fill.value;
     const int64_t packs = in_phase ? (fill.width - head) / 16 : 0, tail = head + 16 * packs;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kFillThreads) graph_fill_kernel(Fill fill) {
   }
 }
 
-// CUDA's lists of neighbours with what edges carry: before 13.0 the plain names are of functions without.
+// CUDA's neighbour lists with edge data: before CUDA 13.0 the names without suffix are functions without edge data.
 #if CUDART_VERSION >= 13000
 constexpr auto kDependencies = &cudaGraphNodeGetDependencies;
 constexpr auto kDependents = &cudaGraphNodeGetDependentNodes;
@@ -60,13 +60,13 @@ constexpr auto kDependents = &cudaGraphNodeGetDependentNodes_v2;
 constexpr auto kAddDependencies = &cudaGraphAddDependencies_v2;
 #endif
 
-/// The other ends of a node's edges, with what the edges carry.
+/// The neighbours of a node, with the data of the connecting edges.
 struct Neighbours {
   std::vector<cudaGraphNode_t> nodes;
   std::vector<cudaGraphEdgeData> edges;
 };
 
-/// `list` is one of CUDA's two lists of a node's neighbours.
+/// `list` is one of CUDA's two functions that list a node's neighbours.
 template <class List>
 Neighbours neighbours(const List& list, cudaGraphNode_t node) {
   size_t count = 0;
@@ -92,7 +92,7 @@ cudaGraphNodeType type_of(cudaGraphNode_t node) {
   return type;
 }
 
-/// A kernel that does what memset node `node` does, in its place, as urgent as the kernel that comes next.
+/// Replaces memset node `node` by an equivalent kernel with the priority of the next kernel.
 void replace_memset(cudaGraph_t graph, cudaGraphNode_t node) {
   cudaMemsetParams memset{};
   BLIPFT_CUDA_CHECK(cudaGraphMemsetNodeGetParams(node, &memset));
@@ -126,11 +126,11 @@ void replace_memset(cudaGraph_t graph, cudaGraphNode_t node) {
   BLIPFT_CUDA_CHECK(cudaGraphDestroyNode(node));
 }
 
-/// Whether a kernel node reads the clock, and then where to.
+/// Returns true if the node is a timestamp kernel, and its parameters and destinations.
 bool reads_clock(cudaGraphNode_t node, cudaKernelNodeParams& params, Slots& slots) {
   if (type_of(node) != cudaGraphNodeTypeKernel) return false;
   if (cudaGraphKernelNodeGetParams(node, &params) != cudaSuccess) {
-    (void)cudaGetLastError();  // a library's kernel, which this runtime does not know
+    (void)cudaGetLastError();  // a library's kernel that is unknown to this runtime
     return false;
   }
   if (params.func != reinterpret_cast<void*>(store_time)) return false;
@@ -138,7 +138,8 @@ bool reads_clock(cudaGraphNode_t node, cudaKernelNodeParams& params, Slots& slot
   return true;
 }
 
-/// Lets `node`, if it reads the clock, take over the readings behind it that only it precedes. Those are gone then.
+/// If `node` is a timestamp kernel, merges into it the timestamp kernels that depend only on it, and adds them to
+/// `gone`.
 void join_timestamps(cudaGraph_t graph, cudaGraphNode_t node, std::unordered_set<cudaGraphNode_t>& gone) {
   cudaKernelNodeParams params{}, next_params{};
   Slots slots{}, next_slots{};

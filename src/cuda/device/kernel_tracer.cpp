@@ -1,7 +1,7 @@
-// Kernels, copies and fills through CUPTI's activity records.
+// Records kernels, copies and memsets with CUPTI's activity API.
 //
-// CUPTI is loaded only when a run asks for kernels, so that the program starts without it. It calls back with full
-// buffers of records, in a thread of its own, and knows no user data: the records gather in one place for the whole
+// CUPTI is loaded only if a run traces kernels, so that the program starts without it. CUPTI passes full buffers of
+// records to callbacks in a thread of its own and supports no user data, so the records are collected in one object per
 // process.
 #include "blipft/device.h"
 #include "blipft/monitor.h"
@@ -34,8 +34,8 @@ using PeerCopyActivity = CUpti_ActivityMemcpyPtoP4;
 using FillActivity = CUpti_ActivityMemset4;
 
 constexpr size_t kBufferBytes = size_t{8} << 20;
-constexpr size_t kBufferAlignment = 64;    // CUPTI asks for 8
-// A step has some ten thousand records of about 200 bytes.
+constexpr size_t kBufferAlignment = 64;    // CUPTI requires 8
+// A step has about ten thousand records of about 200 bytes.
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET};
 
@@ -50,17 +50,17 @@ struct Cupti {
   decltype(&cuptiGetResultString) text = nullptr;
 };
 
-/// Where CUPTI's callbacks leave what they get. CUPTI is never unloaded: it has hooks in the driver.
+/// State of CUPTI's callbacks. CUPTI is never unloaded because it installs hooks in the driver.
 struct Sink {
   Cupti cupti;
   std::mutex mutex;
-  std::vector<KernelRecord> records;       // times of CUPTI's clock
+  std::vector<KernelRecord> records;       // times on CUPTI's clock
   std::map<std::string, std::string> names;  // mangled -> demangled
   size_t lost = 0;
 };
 
 Sink& sink() {
-  static Sink* const one = new Sink;       // callbacks may come while the program ends
+  static Sink* const one = new Sink;       // never destroyed: callbacks may come while the program exits
   return *one;
 }
 
@@ -85,7 +85,7 @@ const char* copy_name(uint8_t kind) {
   }
 }
 
-/// Under the sink's lock.
+/// The caller holds the sink's lock.
 const std::string& demangled(const char* name) {
   const auto [entry, is_new] = sink().names.try_emplace(name ? name : "(no name)");
   if (is_new) {
@@ -117,7 +117,7 @@ KernelRecord moved(const Activity& activity, KernelRecord::Kind kind, const char
   return record;
 }
 
-/// Under the sink's lock.
+/// Stores a record. The caller holds the sink's lock.
 void take(const CUpti_Activity* activity) {
   std::vector<KernelRecord>& records = sink().records;
   switch (activity->kind) {
@@ -147,7 +147,7 @@ void take(const CUpti_Activity* activity) {
 void CUPTIAPI buffer_wanted(uint8_t** buffer, size_t* bytes, size_t* most_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
   *bytes = *buffer ? kBufferBytes : 0;
-  *most_records = 0;                       // as many as fit
+  *most_records = 0;                       // no limit besides the buffer's size
 }
 
 void CUPTIAPI buffer_full(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid_bytes) {
@@ -159,19 +159,19 @@ void CUPTIAPI buffer_full(CUcontext context, uint32_t stream, uint8_t* buffer, s
     while (valid_bytes > 0 && s.cupti.next(buffer, valid_bytes, &activity) == CUPTI_SUCCESS) take(activity);
     size_t dropped = 0;
     if (s.cupti.dropped(context, stream, &dropped) == CUPTI_SUCCESS) s.lost += dropped;
-  } catch (...) {                          // out of memory: the rest of the buffer
+  } catch (...) {                          // out of memory: the rest of the buffer is lost
     ++s.lost;
   }
 }
 
-/// The library beside the CUDA runtime that this program has loaded, or wherever the loader finds it.
+/// Loads the library next to the loaded CUDA runtime, or the one that the dynamic loader finds.
 void* load_library(std::string& tried) {
   const std::string name = concat("libcupti.so.", CUDART_VERSION / 1000);
   std::vector<std::string> places{name};
   Dl_info runtime{};
   if (dladdr(reinterpret_cast<void*>(&cudaGetDeviceCount), &runtime) && runtime.dli_fname) {
     const std::string path = runtime.dli_fname, folder = path.substr(0, path.rfind('/') + 1);
-    // The toolkit has it in lib64 or in extras/CUPTI; Python's packages each have a folder of their own.
+    // The toolkit has it in lib64 or extras/CUPTI; Python packages have separate folders.
     for (const char* place : {"", "../extras/CUPTI/lib64/", "../../../extras/CUPTI/lib64/", "../../cuda_cupti/lib/"})
       places.push_back(folder + place + name);
   }
@@ -216,14 +216,14 @@ class CuptiTracer final : public KernelTracer {
                         "; another profiler may be at work, or the driver is absent or older than the CUPTI library");
     };
     attach(sink().cupti.register_callbacks(buffer_wanted, buffer_full));
-    // Switched on once here, so that CUPTI is in place before graphs are captured.
+    // Enabled once so that CUPTI is initialized before graphs are captured.
     for (const CUpti_ActivityKind kind : kKinds) attach(sink().cupti.enable(kind));
     disable();
   }
   ~CuptiTracer() override { disable(); }
 
   void start() override {
-    flush();                               // what came before is not wanted
+    flush();                               // discards earlier records
     {
       const std::lock_guard lock(sink().mutex);
       sink().records.clear();
@@ -253,10 +253,10 @@ class CuptiTracer final : public KernelTracer {
   static void disable() {
     for (const CUpti_ActivityKind kind : kKinds) (void)sink().cupti.disable(kind);
   }
-  // Forced: buffers that are not full, too. The device is idle, so that every record is complete.
+  // Forced: also flushes buffers that are not full. The device is idle, so every record is complete.
   static void flush() { check_cupti(sink().cupti.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "cuptiActivityFlushAll"); }
 
-  // CUPTI's clock is read between two readings of the system's; the tightest of several tries tells the offset.
+  // Reads CUPTI's clock between two reads of the system clock; the try with the shortest interval gives the offset.
   static int64_t system_minus_cupti_ns() {
     int64_t best = INT64_MAX, offset = 0;
     for (int i = 0; i < 8; ++i) {

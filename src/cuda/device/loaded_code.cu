@@ -1,4 +1,4 @@
-// Which code a GPU has loaded; see loaded_code.h. One kernel stands for all: they are compiled for the same list.
+// Detection of the loaded code; see loaded_code.h. One kernel represents all, which are compiled for the same list.
 #include "cuda/device/loaded_code.h"
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@ namespace {
 
 __device__ int loaded_number, loaded_suffix;
 
-/// Tells what it was compiled for. The host cannot know: of several that fit, the driver takes one.
+/// Stores the architecture that it was compiled for. The driver chooses among several, so only the kernel knows.
 __global__ void tell_architecture_kernel() {
 #if defined(__CUDA_ARCH__)
   loaded_number = __CUDA_ARCH__ / 10;

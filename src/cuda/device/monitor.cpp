@@ -1,4 +1,4 @@
-// The monitor of a GPU: NVML where it is, CUDA's own memory figures where it is not.
+// Monitor of a GPU: uses NVML if available, else CUDA's memory information.
 #include "blipft/monitor.h"
 
 #include <cublasLt.h>
@@ -26,7 +26,7 @@ class GpuMonitor final : public DeviceMonitor {
     nvml_->memory_used(record.memory_bytes);
   }
 
-  // The first way that answers is kept, so that all answers of a run mean the same.
+  // The first source that answers is kept, so that all values of a run have the same meaning.
   int64_t process_bytes() override {
     int64_t bytes = -1;
     if (way_ == Way::none || way_ == Way::process) {
@@ -39,7 +39,7 @@ class GpuMonitor final : public DeviceMonitor {
     }
     int current = -1;
     size_t free_bytes = 0, total = 0;
-    // Only in a thread that computes on this device already: no context is made for the sake of a figure.
+    // Only in a thread whose current device this is: no context is created for a measurement.
     if (cudaGetDevice(&current) != cudaSuccess || current != gpu_ ||
         cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
       (void)cudaGetLastError();
@@ -87,7 +87,7 @@ std::map<std::string, std::string> cuda_versions() {
   int version = 0;
   if (cudaRuntimeGetVersion(&version) == cudaSuccess) versions["cuda_runtime"] = dotted(version);
   if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) versions["cuda_driver"] = dotted(version);
-  const size_t blas = cublasLtGetVersion();    // 130002 is 13.0.2
+  const size_t blas = cublasLtGetVersion();    // 130002 means 13.0.2
   versions["cublaslt"] = concat(blas / 10000, ".", blas / 100 % 100, ".", blas % 100);
   if (const std::unique_ptr<Nvml> nvml = Nvml::open(bus_id_of(0))) {
     const std::string driver = nvml->driver_version();

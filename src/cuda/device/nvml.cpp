@@ -1,4 +1,4 @@
-// NVML's functions by name; see nvml.h. Declared here as NVML's manual gives them: its binary interface is stable.
+// NVML functions loaded by name; see nvml.h. The declarations follow NVML's manual; its binary interface is stable.
 #include "cuda/device/nvml.h"
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ struct Utilization {
 struct Memory {
   unsigned long long total, free, used;
 };
-struct Process {                           // of the _v3 call
+struct Process {                           // struct of the _v3 function
   unsigned pid;
   unsigned long long used_memory;
   unsigned gpu_instance, compute_instance;
@@ -58,7 +58,7 @@ std::unique_ptr<Nvml> Nvml::open(const std::string& pci_bus_id) {
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return nullptr;
   auto f = std::make_unique<Functions>();
-  // Without these three there is nothing to ask; the others may be missing one by one.
+  // These three functions are required; each of the others may be missing.
   if (!find(library, "nvmlInit_v2", f->init) || !find(library, "nvmlShutdown", f->shutdown) ||
       !find(library, "nvmlDeviceGetHandleByPciBusId_v2", f->device) || f->init() != kSuccess) {
     dlclose(library);
@@ -118,7 +118,7 @@ bool Nvml::process_memory(int64_t& bytes) const {
   if (!functions_->processes) return false;
   std::vector<Process> processes(64);
   int status = kInsufficientSize;
-  for (int i = 0; i < 4 && status == kInsufficientSize; ++i) {  // others may come while we ask
+  for (int i = 0; i < 4 && status == kInsufficientSize; ++i) {  // other processes may start in between
     unsigned count = static_cast<unsigned>(processes.size());
     status = functions_->processes(device_, &count, processes.data());
     processes.resize(status == kInsufficientSize ? count + 16 : count);

@@ -1,5 +1,5 @@
-// NVML, the driver's library about the device's state, loaded at run time: its header is not needed to build, and a
-// machine without it only loses these figures.
+// NVML, the driver's device management library, loaded at run time: its header is not needed to build, and without the
+// library only these measurements are missing.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@ namespace blipft {
 
 class Nvml {
  public:
-  /// Null when the library is absent, does not start, or knows no device at `pci_bus_id` ("0000:1b:00.0"). The bus id
-  /// names the device whatever CUDA_VISIBLE_DEVICES makes of the numbers.
+  /// Returns null if the library is absent or does not start, or if no device has `pci_bus_id` ("0000:1b:00.0"). The
+  /// bus id identifies the device independently of CUDA_VISIBLE_DEVICES.
   static std::unique_ptr<Nvml> open(const std::string& pci_bus_id);
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  // Each answers false, and changes nothing, when the driver does not tell. Thread-safe.
+  // Each returns false and changes nothing if the driver does not provide the value. Thread-safe.
   bool utilization(double& percent) const;
   bool power(double& watts) const;
   bool clocks(double& sm_mhz, double& memory_mhz) const;
   bool temperature(double& celsius) const;
-  bool memory_used(int64_t& bytes) const;      ///< by everybody
-  /// By this process. Not told in a container that does not share the machine's process numbers.
+  bool memory_used(int64_t& bytes) const;      ///< by all processes
+  /// Memory used by this process. It is not available in a container with a separate process ID namespace.
   bool process_memory(int64_t& bytes) const;
-  std::string driver_version() const;          ///< "580.65.06", empty: not told
+  std::string driver_version() const;          ///< "580.65.06"; empty if not available
 
  private:
   struct Functions;

@@ -1,44 +1,46 @@
-// Launches that overlap: a kernel starts while the one before it in its stream ends (programmatic dependent launch), so that a
-// chain of short kernels does not pay for each start. Decoding is such a chain.
+// Overlapped launches: a kernel starts while the preceding kernel of its stream ends (programmatic dependent launch).
+// This hides the launch latency in a chain of short kernels, such as a decode step.
 //
-// The rules, which make any such chain right:
-// - Every thread of a kernel that launch_overlapped starts calls wait_for_earlier() before it leaves. So, when a kernel has
-//   ended, all kernels before it have.
-// - Before that call a kernel reads nothing that any kernel writes, and writes nothing. prefetch() of a weight is no read: the
-//   L2 is where all writes arrive.
+// Two rules make any such chain correct:
+// - Every thread of a kernel that is started by launch_overlapped calls wait_for_earlier() before it exits. Therefore
+//   all preceding kernels have ended when a kernel has ended.
+// - Before this call a kernel writes nothing and reads nothing that another kernel writes. A prefetch() of a weight is
+//   allowed: all writes reach the L2 cache.
 #pragma once
 
 #include "cuda/kernels.h"
 
 namespace blipft {
 
-/// The kernel behind this one may start, as soon as all blocks have called this; what it computes waits for this one's end.
+/// Allows the next kernel to start when all blocks have called this. What it writes must wait for the end of this
+/// kernel.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Waits until the kernels before this one have ended and what they wrote can be read.
+/// Waits until the preceding kernels have ended and their writes are visible.
 __device__ __forceinline__ void wait_for_earlier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Both: for a kernel that can do nothing before.
+/// Does both, for a kernel without work before the wait.
 __device__ __forceinline__ void join_chain() {
   let_next_start();
   wait_for_earlier();
 }
 
-/// Brings the line of this address into the L2.
+/// Prefetches the cache line of this address into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/// kernel<<<grid, threads, shared>>>(args...) in the context's stream. It overlaps with the kernel before it where the GPU can and
-/// its blocks fill it once at most: more of them would hold the places of blocks that have work.
+/// Launches kernel<<<grid, threads, shared>>>(args...) in the context's stream. It overlaps with the preceding kernel
+/// if the GPU supports it and all blocks are resident at once; otherwise waiting blocks would occupy the slots of
+/// blocks that have work.
 template <class... Params, class... Args>
 void launch_overlapped(void (*kernel)(Params...), dim3 grid, int64_t threads, size_t shared, const LaunchContext& context,
                        Args&&... args) {
@@ -57,7 +59,7 @@ void launch_overlapped(void (*kernel)(Params...), dim3 grid, int64_t threads, si
   BLIPFT_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
 }
 
-/// A grid of so many blocks.
+/// Returns a grid of `count` blocks.
 inline dim3 blocks_of(int64_t count) { return dim3(static_cast<unsigned>(count)); }
 
 }  // namespace blipft
