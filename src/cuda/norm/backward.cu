@@ -1,11 +1,11 @@
-// Layer norm and RMSNorm, backward. With x^ = (x - mean) rstd and g = dy gamma, over a row of n:
+// Backward of LayerNorm and RMSNorm. With x^ = (x - mean) rstd and g = dy gamma, for a row of n elements:
 //   dx = rstd (g - mean(g) - x^ mean(g x^)) + add;  dgamma = sum over rows of dy x^;  dbeta = sum over rows of dy;
 //   dbias = sum over rows of dx, or of dx through a dropout; y = x^ gamma + beta.
-// RMSNorm has x^ = x rstd, no mean(g), no beta.
-// One block a multiprocessor holds several teams of threads; each team takes rows in turn and keeps its columns' parts
-// of dgamma, dbeta and dbias in registers. Rows on their way lie in shared memory, where each thread reads only what it
-// fetched itself. The teams of a block add their parts up, each block writes one row of partial sums, and a second
-// kernel adds those in order.
+// For RMSNorm x^ = x rstd, and there is no mean(g) and no beta.
+// One block per multiprocessor contains several teams of threads. Each team processes rows in turn and keeps its
+// columns' partial sums of dgamma, dbeta and dbias in registers. Prefetched rows are in shared memory, where each
+// thread reads only what it has copied itself. The teams of a block add their partial sums, each block writes one row
+// of partial sums, and a second kernel adds these in order.
 #include "cuda/cuda_ops.h"
 #include "cuda/gemm/largest.cuh"
 #include "cuda/vector.cuh"
@@ -16,19 +16,19 @@ namespace {
 
 struct BackwardArgs {
   int64_t rows = 0, cols = 0;
-  const float *mean = nullptr, *rstd = nullptr;  ///< no mean: RMSNorm
-  const void* beta = nullptr;       ///< T [cols], with y
+  const float *mean = nullptr, *rstd = nullptr;  ///< mean is null for RMSNorm
+  const void* beta = nullptr;       ///< T [cols], goes with y
   void* y = nullptr;                ///< T [rows, cols], the norm's output, optional
   DropoutKernelArgs dropout;
-  float* partials = nullptr;        ///< [blocks, sums, cols]: of dgamma, dbeta, dbias those that are wanted
+  float* partials = nullptr;        ///< [blocks, sums, cols]: the requested ones of dgamma, dbeta, dbias
   RmsForm rms;
-  unsigned* amax = nullptr;         ///< optional, of `dropped` or, where that is absent, of dx
+  unsigned* amax = nullptr;         ///< optional; of `dropped`, or of dx if `dropped` is absent
 };
 
-/// Sums over rows that parameters need: dgamma and, but for RMSNorm, dbeta.
+/// Number of row sums for parameter gradients: dgamma and, except for RMSNorm, dbeta.
 constexpr int parameter_sums(bool parameters, bool rms) { return parameters ? (rms ? 1 : 2) : 0; }
 
-/// What RMSNorm's gamma is applied to.
+/// Returns the value that RMSNorm multiplies by gamma.
 template <class T>
 __device__ __forceinline__ float before_gamma(float normalized, const RmsForm& form) {
   return form.rounds_once ? normalized : to_float(from_float<T>(normalized));
@@ -39,19 +39,19 @@ struct RowMeans {
   float g, gx;
 };
 
-/// Waits for the threads of a team; the other teams go on.
+/// Barrier of the threads of one team.
 __device__ __forceinline__ void team_barrier(int team, int team_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(team_threads) : "memory");
 }
 
 constexpr int kMaxWarps = 16;  ///< of a team
-/// Sums of each of a team's warps: of g, then of g x^. Those of warps that the team does not have stay zero.
+/// Partial sums of a team's warps: of g, then of g x^. Entries of warps that the team does not have stay zero.
 using WarpSums = float[2 * kMaxWarps];
 
-/// `shared` is this team's, not in use by anybody else.
+/// Computes the means of a team's row. `shared` belongs to this team and must not be in use.
 __device__ __forceinline__ RowMeans team_means(float g, float gx, WarpSums& shared, int team, int team_threads,
                                                int thread, float scale) {
-  // The lower half of the warp goes on with g, the upper one with g x^.
+  // The lower half of the warp reduces g, the upper half g x^.
   const bool upper = (thread & 16) != 0;
   float sum = (upper ? gx : g) + __shfl_xor_sync(0xffffffffu, upper ? g : gx, 16);
 #pragma unroll
@@ -71,23 +71,24 @@ __device__ __forceinline__ RowMeans team_means(float g, float gx, WarpSums& shar
   return {g * scale, gx * scale};
 }
 
-/// Threads of the largest block, which has a multiprocessor to itself: 96 or 128 registers a thread.
+/// Threads of the largest block, which uses a whole multiprocessor: 96 or 128 registers per thread.
 template <int kPacks>
 constexpr int kBlockThreads = kPacks == 1 ? 640 : 512;
-constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's is one of them
+constexpr int kMaxTeams = 15;  // a block has 16 barriers, one of which is that of the whole block
 
-/// Rows of a team in shared memory: the one it works on and those on their way.
+/// Rows of a team in shared memory: the current row and the prefetched ones.
 template <int kPacks>
 constexpr int kStages = kPacks == 4 ? 2 : 3;
 
-/// Shared memory of a team, and of a block beside its teams.
+/// Shared memory of a team; kBlockBytes is that of a block in addition to its teams.
 template <int kPacks>
 int64_t team_bytes(int64_t team_threads, bool add) {
   return team_threads * 16 * kPacks * kStages<kPacks> * (add ? 3 : 2);
 }
 constexpr int64_t kBlockBytes = 2 * kMaxTeams * sizeof(WarpSums);
 
-/// Adds up the teams' sums, [teams, count], in order. Packs hold at least four columns.
+/// Adds the teams' sums, [teams, count], in order. `count` is a multiple of four because packs hold at least four
+/// columns.
 __device__ __forceinline__ void add_teams(const float* shared, float* __restrict__ out, int count) {
   const int teams = blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
   for (int i = thread * 4; i < count; i += blockDim.x * teams * 4) {
@@ -102,9 +103,9 @@ __device__ __forceinline__ void add_teams(const float* shared, float* __restrict
   }
 }
 
-/// A thread's own columns of a row: packs, `step` columns from each to the next.
+/// The columns of a row that a thread owns: packs at a distance of `step` columns.
 struct Columns {
-  int first, step, count;  ///< count: of the row
+  int first, step, count;  ///< count: columns of the row
   __device__ __forceinline__ int at(int p) const { return first + p * step; }
   __device__ __forceinline__ bool inside(int p) const { return at(p) < count; }
 };
@@ -117,15 +118,15 @@ __device__ __forceinline__ void stage_sum(const float (&parts)[kPacks][N], float
     if (columns.inside(p)) store(to + columns.at(p), parts[p]);
 }
 
-/// The rows of a team on their way through shared memory, where each thread sees what it fetched itself.
+/// Ring buffer of a team's prefetched rows in shared memory; each thread reads only what it has copied itself.
 template <class T, int N, int kPacks, bool kAdd>
 struct RowRing {
   static constexpr int kInputs = kAdd ? 3 : 2, kRows = kStages<kPacks>;
   enum Input { gradient, input, addend };
   const T *dy, *x, *add;
   Columns columns;
-  uint32_t pack_bytes, row_bytes;  ///< of shared memory, from a thread's pack to its next one, and from row to row
-  uint32_t begin, row, next;       ///< the ring's first row, the one that is read, the one that is fetched next
+  uint32_t pack_bytes, row_bytes;  ///< shared memory bytes between a thread's packs, and between rows
+  uint32_t begin, row, next;       ///< the ring's first row, the row to read, the row to prefetch next
 
   __device__ __forceinline__ RowRing(const T* dy, const T* x, const T* add, const Columns& columns, void* shared)
       : dy(dy), x(x), add(add), columns(columns), pack_bytes(16 * blockDim.x * blockDim.y),
@@ -135,7 +136,7 @@ struct RowRing {
   __device__ __forceinline__ uint32_t behind(uint32_t place) const {
     return place + row_bytes == begin + kRows * row_bytes ? begin : place + row_bytes;
   }
-  /// Fetches the thread's packs of a row, the first of which is element `at`, or nothing.
+  /// Prefetches the thread's packs of a row, the first of which is element `at`; nothing if `there` is false.
   __device__ __forceinline__ void fetch(bool there, int64_t at) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -155,15 +156,15 @@ struct RowRing {
   }
 };
 
-/// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
-/// one row at most. Row numbers fit into 31 bits.
-// 126 lines: the second pass over a row lives on the registers of the first, while the next row is on its way.
+/// blockDim = (threads of a team, teams). Team t of block b processes rows b + gridDim.x * (t + k teams), so the
+/// blocks' numbers of rows differ by at most one. Row indices fit into 31 bits.
+// The kernel has 126 lines because both passes over a row share registers while the next row is prefetched.
 template <class T, int N, int kPacks, bool kRms, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
 __global__ void __launch_bounds__(kBlockThreads<kPacks>, 1)
 norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
                      T* __restrict__ dropped, const __grid_constant__ BackwardArgs args) {
   extern __shared__ __align__(16) unsigned char dynamic[];
-  __shared__ __align__(16) WarpSums warp_sums[2][kMaxTeams];  // alternating, so that one barrier a row is enough
+  __shared__ __align__(16) WarpSums warp_sums[2][kMaxTeams];  // alternating, so that one barrier per row suffices
   const int thread = threadIdx.x, team_threads = blockDim.x, team = threadIdx.y;
   const int cols = static_cast<int>(args.cols), rows = static_cast<int>(args.rows);
   const int stride = static_cast<int>(gridDim.x * blockDim.y);
@@ -173,7 +174,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
   RowRing<T, N, kPacks, kAdd> ring(dy, x, add, columns, dynamic);
   constexpr int kAhead = ring.kRows - 1;
   int row = static_cast<int>(blockIdx.x + gridDim.x * team);
-  int64_t at = int64_t{row} * cols + columns.first;  // of the thread's first pack
+  int64_t at = int64_t{row} * cols + columns.first;  // index of the thread's first pack
 #pragma unroll
   for (int s = 0; s < kAhead; ++s) ring.fetch(row + s * stride < rows, at + s * step);
   float next_mean = !kRms && row < rows ? args.mean[row] : 0, next_rstd = row < rows ? args.rstd[row] : 0;
@@ -190,7 +191,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
   constexpr int kParameterSums = parameter_sums(kParameters, kRms);
   float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameterSums == 2 ? kPacks : 1][N] = {};
   float dbias[kBias ? kPacks : 1][N] = {};
-  float gradient[N], normalized[N], weight[N], weighted[N];  // of one pack: dy, x^, gamma, g
+  float gradient[N], normalized[N], weight[N], weighted[N];  // one pack of dy, x^, gamma, g
   const auto read_pack = [&](int p, float rstd, float shift) {
     ring.load(ring.gradient, p, gradient);
     ring.load(ring.input, p, normalized);
@@ -204,13 +205,13 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
   };
   unsigned most = 0;
   for (int phase = 0; row < rows; row += stride, at += step, phase ^= 1, ring.row = ring.behind(ring.row)) {
-    ring.fetch(row + kAhead * stride < rows, at + kAhead * step);  // where the row before this one was
+    ring.fetch(row + kAhead * stride < rows, at + kAhead * step);  // overwrites the preceding row
     const float rstd = next_rstd, shift = -next_mean * rstd;       // x^ = x rstd + shift
     if (row + stride < rows) {
       if constexpr (!kRms) next_mean = args.mean[row + stride];
       next_rstd = args.rstd[row + stride];
     }
-    // Read early (see padded_row).
+    // Loaded early (see padded_row).
     const uint32_t mask_row = kDropped ? padded_row(args.dropout, row) : 0;
     wait_copies<kAhead>();
     float sum_g = 0, sum_gx = 0;
@@ -244,7 +245,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (!columns.inside(p)) continue;
-      if constexpr (kPacks > 1) read_pack(p, rstd, shift);  // registers for all packs would be too many
+      if constexpr (kPacks > 1) read_pack(p, rstd, shift);  // all packs would need too many registers
       float out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) out[j] = fmaf(weighted[j], rstd, fmaf(normalized[j], slope, offset));
@@ -287,8 +288,8 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
 
 constexpr int kGeneralThreads = 256;
 
-/// Any row size and alignment, rows in memory. Without parameter gradients; those come from the kernel below.
-/// dx may be dy: the passes before the last only read, and each thread writes the elements that it reads.
+/// For any row size and alignment; reads rows from memory in each pass. Parameter gradients are computed by the kernel
+/// below. dx may be dy: only the last pass writes, and each thread writes only elements that it has read.
 template <class T>
 __global__ void __launch_bounds__(kGeneralThreads)
 norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* add, T* dx, T* dropped,
@@ -332,7 +333,7 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   if (args.amax) raise_by_block(most, args.amax);
 }
 
-/// Parameter gradients for the general kernel, before it overwrites dy: one thread per column of a chunk of rows.
+/// Parameter gradients for the general kernel, which may then overwrite dy: one thread per column of a chunk of rows.
 template <class T>
 __global__ void norm_parameters_general_kernel(const T* __restrict__ dy, const T* __restrict__ x, BackwardArgs args,
                                                int64_t chunk_rows) {
@@ -368,7 +369,7 @@ int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, 
                                             std::min<int64_t>(kMaxTeams, ceil_div(rows, blocks)));
   const int64_t shared = teams * each;
   static_assert(16 * kStages<kPacks> * 2 >= 3 * 4 * N, "the teams' sums take the place of the rows");
-  // 192 KiB at most (512 threads, 4 packs); above 48 KiB a kernel must ask.
+  // It is at most 192 KiB (512 threads, 4 packs); above 48 KiB the attribute must be set.
   BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared)));
   const dim3 block(static_cast<unsigned>(team_threads), static_cast<unsigned>(teams));
@@ -399,7 +400,7 @@ int64_t launch_general(const NormBackward& args, const BackwardArgs& kernel_args
   return chunks;
 }
 
-/// Calls `body` with the packs of a thread, an integral constant, for rows of `packs` packs.
+/// Calls `body` with the number of packs per thread (an integral constant) for rows of `packs` packs.
 template <class T, class Body>
 void with_thread_packs(int64_t packs, const Body& body) {
   if (packs <= 512) body(std::integral_constant<int, 1>{});
@@ -407,9 +408,9 @@ void with_thread_packs(int64_t packs, const Body& body) {
   else if constexpr (sizeof(T) == 4) body(std::integral_constant<int, 4>{});
 }
 
-/// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well, but of RMSNorm, and not beside
-/// the output of a frozen norm, which has no layer whose bias is trained beside it. Long rows need a GPU with shared memory
-/// enough for a team.
+/// True if the kernel that keeps whole rows in a team supports these arguments. It computes dbias only for LayerNorm,
+/// and with y only if dgamma is requested too (no layer with a trained bias comes with a frozen norm). Long rows
+/// require enough shared memory for a team.
 template <class T>
 bool fits_packs(const NormBackward& args, const LaunchContext& context) {
   const int64_t cols = args.dy.cols(), packs = cols / kVector<T>;

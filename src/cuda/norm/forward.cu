@@ -1,4 +1,5 @@
-// Layer norm and RMSNorm, forward: residual + dropout(x), statistics and output in one pass, the row in registers between them.
+// Forward of LayerNorm and RMSNorm: residual + dropout(x), statistics and output in one kernel that keeps the row in
+// registers.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
 #include "cuda/gemm/largest.cuh"
@@ -12,20 +13,20 @@ struct ForwardArgs {
   int64_t rows = 0, cols = 0;
   float eps = 0, scale = 0;        ///< scale: 1 / cols
   DropoutKernelArgs dropout;
-  float *mean = nullptr, *rstd = nullptr;  ///< no mean: RMSNorm
+  float *mean = nullptr, *rstd = nullptr;  ///< mean is null for RMSNorm
   RmsForm rms;
   unsigned* amax = nullptr;        ///< optional
 };
 
-/// What RMSNorm makes of a scaled number: it rounds it before it applies gamma, unless its form says otherwise.
+/// Applies gamma of RMSNorm to a normalized value, which is rounded first unless `form` says otherwise.
 template <class T>
 __device__ __forceinline__ float rms_output(float scaled, float gamma, const RmsForm& form) {
   return (form.rounds_once ? scaled : to_float(from_float<T>(scaled))) * (form.offset + gamma);
 }
 
-/// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
-/// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
-// 86 lines: three passes over a row that stays in registers; their order hides the loads behind the sums' barriers.
+/// One block per row; a thread holds kPacks packs of N elements that are `blockDim.x` packs apart. All loads of a row
+/// precede its stores, and no thread reads another's elements, so sum or y may be x or residual.
+// The kernel has 86 lines: three passes over a row in registers, ordered so that the sums' barriers hide the loads.
 template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kDropped, bool kAmax>
 __global__ void __launch_bounds__(512, kPacks == 1 ? 3 : 1)
 norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
@@ -62,7 +63,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
 #pragma unroll
         for (int j = 0; j < N; ++j) v[p][j] += r[j];
       }
-      // The statistics are those of the sum as stored, which is what backward sees.
+      // The statistics use the sum as stored, which is what backward reads.
       const Pack<T, N> stored = packed<T>(v[p]);
       *reinterpret_cast<Pack<T, N>*>(sum + first + p * step) = stored;
       unpack(stored, v[p]);
@@ -79,7 +80,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
     mean = team_sum(total, slots[0], warp, lane, warps) * args.scale;
   }
   float squares = 0;
-  Pack<T, N> weights[kPacks], biases[kRms ? 1 : kPacks];  // loaded before the barrier that would make them wait
+  Pack<T, N> weights[kPacks], biases[kRms ? 1 : kPacks];  // loaded before the barrier, to hide their latency
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (!inside(p)) continue;
@@ -114,12 +115,12 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
   if constexpr (kAmax) raise_by_block(most, args.amax);
 }
 
-constexpr int64_t kManyRows = 2048;  // from here on one warp a row fills the GPU
+constexpr int64_t kManyRows = 2048;  // from this number of rows on, one warp per row fills the GPU
 constexpr int kRowWarps = 4;  // rows of a block of the kernel below
 
-/// One warp per row, no barriers, the whole row in flight at once; a lane holds kPacks packs, 32 packs apart, as they
-/// were loaded. Otherwise like the kernel above, without dropout.
-// 76 lines, as above: the passes over the row in registers are its parts.
+/// One warp per row without barriers and with the whole row in flight at once; a lane holds kPacks packs that are 32
+/// packs apart, in T. Otherwise it is like the kernel above, but without dropout.
+// The kernel has 76 lines: several passes over a row in registers, as above.
 template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kAmax>
 __global__ void __launch_bounds__(32 * kRowWarps, kResidual ? 4 : 8)
 norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma,
@@ -199,8 +200,8 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
 
 constexpr int kGeneralThreads = 256;
 
-/// Any row size and alignment: the row is read from memory again in each pass. A thread reads back from `sum` only what
-/// it wrote itself.
+/// For any row size and alignment: each pass reads the row from memory. A thread reads back from `sum` only what it has
+/// written itself.
 template <class T>
 __global__ void __launch_bounds__(kGeneralThreads)
 norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamma, const T* beta, T* y,
@@ -295,7 +296,7 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
     const int64_t packs = kernel_args.cols / kVector<T>;
     if (kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 &&
         all_aligned16(args.x, args.residual, args.sum, args.gamma, args.beta, args.y)) {
-      // A warp alone is slow at drawing a dropout mask; a short row in a wide block leaves threads idle.
+      // One warp per row is slow at dropout masks; a block with more threads than packs leaves threads idle.
       if (sizeof(T) == 2 && packs <= 192 && kernel_args.rows >= kManyRows && !args.dropout)
         launch_warps<T, 6>(args, kernel_args, to.stream);
       else if (packs <= 512) launch_packs<T, 1>(args, kernel_args, to);

@@ -1,9 +1,9 @@
-// RMSNorm of the heads of a row, or of any groups of its columns, forward and backward; bound by memory.
+// RMSNorm of the heads of a row, or of other equal groups of its columns, forward and backward; memory-bound.
 //
-// Heads lie in registers: as many lanes as a head has packs take one, and several of them at once, so that enough of
-// memory is on its way. Other groups have a team, a warp or a block where they are long, which reads its elements once for
-// the sum and once more, from the cache, for the result. Each thread reads and writes elements of its own alone, so that
-// outputs may be inputs. dgamma is summed in chunks of groups, and these in order: no atomics.
+// Short groups (heads) are kept in registers: one lane per pack of a head, several heads at once, so that enough loads
+// are in flight. For other groups a team, which is a warp or for long groups a block, reads the elements once for the
+// sum and again, from the cache, for the result. Each thread reads and writes only its own elements, so outputs may be
+// inputs. dgamma is summed in chunks of groups, and the chunks are added in order: no atomics.
 #include "blipft/head_norm.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/norm/head_norm_rotary.h"
@@ -14,25 +14,25 @@ namespace blipft {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kMostOfWarp = 1024;      // elements that a warp takes
+constexpr int64_t kMostOfWarp = 1024;      // largest group of a warp, in elements
 
 struct HeadArgs {
   int64_t groups = 0;                      // of a row
   int64_t pairs = 0;                       // rows * groups
-  int64_t x_stride = 0, y_stride = 0, dy_stride = 0;  // from row to row
+  int64_t x_stride = 0, y_stride = 0, dy_stride = 0;  // row strides
   int size = 0;
   float eps = 0, scale = 0, offset = 0;    // scale: 1 / size
   bool rounds_once = false;
 };
 
-/// The group of this team, and its threads.
+/// The group of this team and the index of the thread in the team.
 template <bool kBlock>
 struct Team {
   int64_t pair = kBlock ? int64_t{blockIdx.x} : int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   int thread = kBlock ? threadIdx.x : threadIdx.x % 32;
   static constexpr int kSize = kBlock ? kThreads : 32;
 
-  /// The same in each thread. All threads of the block call it where the team is a block.
+  /// Returns the sum in every thread. All threads of the team must call it.
   __device__ __forceinline__ float sum(float x, TeamSlots& slots) const {
     if constexpr (!kBlock) return warp_sum(x);
     else return team_sum(x, slots, threadIdx.x / 32, threadIdx.x % 32, kWarps);
@@ -45,7 +45,7 @@ head_norm_forward_kernel(const T* x, const T* __restrict__ gamma, T* y, float* _
                          const __grid_constant__ HeadArgs args) {
   __shared__ TeamSlots slots;
   const Team<kBlock> team;
-  if (team.pair >= args.pairs) return;     // whole teams
+  if (team.pair >= args.pairs) return;     // uniform over a team
   const int64_t row = team.pair / args.groups, first = (team.pair - row * args.groups) * args.size;
   const T* from = x + row * args.x_stride + first;
   T* to = y + row * args.y_stride + first;
@@ -108,7 +108,7 @@ head_norm_backward_kernel(const T* dy, const T* x, const T* __restrict__ gamma, 
 
 constexpr int kAtOnce = 4;                 // heads of one lane
 
-/// Heads of at most kLanes packs, one pack a lane. Head h of a block is its lanes' head h / teams.
+/// Heads of at most kLanes packs, with one pack per lane. Each team of kLanes lanes holds kAtOnce heads.
 template <class T, int N, int kLanes>
 struct HeadLanes {
   static constexpr int kTeams = kThreads / kLanes, kHeads = kTeams * kAtOnce;
@@ -122,7 +122,7 @@ struct HeadLanes {
         inside(column < args.size), pairs(args.pairs) {}
   __device__ __forceinline__ int64_t head(int i) const { return first + i * kTeams; }
   __device__ __forceinline__ bool has(int i) const { return inside && head(i) < pairs; }
-  /// Where the lane's pack of a head lies.
+  /// Returns the element index of the lane's pack of head i.
   __device__ __forceinline__ int64_t at(const HeadArgs& args, int i, int64_t stride) const {
     const int64_t row = divided(head(i), args.groups);
     return row * stride + (head(i) - row * args.groups) * args.size + column;
@@ -196,7 +196,7 @@ head_norm_backward_lanes_kernel(const T* dy, const T* x, const T* __restrict__ g
   }
 }
 
-/// partials[chunk, c] = sum of dy x^ over the groups of a chunk. blockIdx = (columns, chunk).
+/// Computes partials[chunk, c] = sum of dy x^ over the groups of a chunk. blockIdx = (columns, chunk).
 template <class T>
 __global__ void head_norm_parameters_kernel(const T* __restrict__ dy, const T* __restrict__ x,
                                             const float* __restrict__ rstds, float* __restrict__ partials,
@@ -225,14 +225,14 @@ HeadArgs head_args(const MatrixView& x, int64_t size, const RmsForm& form) {
   return args;
 }
 
-/// Whether every group of these views, and gamma, can be read in packs of N.
+/// True if every group of these views, and gamma, can be accessed in packs of N.
 template <class T, int N, class... Views>
 bool in_packs(int64_t size, const Tensor& gamma, const Views&... views) {
   const auto fits = [](const MatrixView& view) { return view.row_stride % N == 0 && aligned16(view.data); };
   return size % N == 0 && aligned16(gamma.data) && (fits(views) && ...);
 }
 
-/// Calls launch(lanes of a head, an integral constant, blocks) where heads lie in registers; returns whether they do.
+/// Calls launch(lanes of a head as an integral constant, blocks) if heads fit into registers; returns whether they do.
 template <class T, class Launch>
 bool with_lanes(const HeadArgs& args, bool packs, const Launch& launch) {
   constexpr int N = kVector<T>;
@@ -248,7 +248,7 @@ bool with_lanes(const HeadArgs& args, bool packs, const Launch& launch) {
   return true;
 }
 
-/// Calls launch(elements of a pack, whether a team is a block, blocks), the first two as integral constants.
+/// Calls launch(elements of a pack, team is a block, blocks), the first two as integral constants.
 template <class T, class Launch>
 void with_teams(const HeadArgs& args, bool packs, const Launch& launch) {
   const bool block = args.size > kMostOfWarp;
@@ -329,7 +329,7 @@ void CudaOps::head_norm_backward(const HeadNormBackward& args, Stream stream) {
   HeadArgs kernel_args = head_args(args.x, args.size, args.rms);
   kernel_args.y_stride = args.dx.row_stride;
   kernel_args.dy_stride = args.dy.row_stride;
-  if (args.dgamma) launch_parameters(args, kernel_args, launch);  // first: dx may overwrite dy
+  if (args.dgamma) launch_parameters(args, kernel_args, launch);  // before dx, which may overwrite dy
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const bool packs = in_packs<T, kVector<T>>(args.size, args.gamma, args.x, args.dy, args.dx);

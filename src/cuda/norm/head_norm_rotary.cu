@@ -1,7 +1,8 @@
-// Norms of heads and rotary positions in one pass over memory; see head_norm.cu and rotary.cu, whose bits these are.
+// Head norms and rotary position embedding in one pass over memory, with the same bits as head_norm.cu and rotary.cu.
 //
-// A block takes a few rows, so that it has work for its threads, and their angles once for all heads. The lanes of a team
-// hold one head: each a pack of its first half and the pack of the second half that turns with it.
+// A block processes several rows, to have enough work for its threads, and computes their angles once for all heads.
+// The lanes of a team hold one head: each has a pack of the first half and the pack of the second half that is rotated
+// with it.
 #include "cuda/norm/head_norm_rotary.h"
 
 #include "cuda/device/overlap.cuh"
@@ -12,11 +13,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMostRows = 8;               // of a block
-constexpr int kPacksOfBlock = 1024;        // about; each is read and written once
+constexpr int kPacksOfBlock = 1024;        // approximate; each pack is read and written once
 
 struct TurnArgs {
   int64_t rows = 0;
-  int64_t x_stride = 0, y_stride = 0;      // from row to row, of what the norm reads and of y, or dy
+  int64_t x_stride = 0, y_stride = 0;      // row strides of the norm's input and of y, or dy
   int block_rows = 1, groups = 0, size = 0;
   float eps = 0, scale = 0, offset = 0;    // scale: 1 / size
   bool rounds_once = false, inverse = false;
@@ -25,7 +26,7 @@ struct TurnArgs {
   float frequencies[Rotary::kMostFrequencies] = {};
 };
 
-/// What threads of a block share and where each of them stands.
+/// Per-thread position in the block, and the angles that the block shares.
 template <int N, int kLanes>
 struct Turn {
   static constexpr int kTeams = kThreads / kLanes;
@@ -52,7 +53,7 @@ struct Turn {
     for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
     return x;
   }
-  /// Turns a and b, the lane's packs of a head of row `row` of the block.
+  /// Rotates a and b, the lane's two packs of a head of row `row` of the block.
   __device__ __forceinline__ void turn(float (&a)[N], float (&b)[N], const float* cosines, const float* sines, int row) const {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -83,7 +84,7 @@ norm_then_turn_kernel(const T* x, const T* __restrict__ gamma, T* y, float* __re
     if (!args.rounds_once) round_all<T>(v);
 #pragma unroll
     for (int j = 0; j < N; ++j) v[j] *= args.offset + weight[j];
-    round_all<T>(v);                       // as y in memory would be
+    round_all<T>(v);                       // like y after a store
   };
   for (int first = 0; first < here.heads; first += here.kTeams) {
     const int head = first + here.team, row = head / args.groups;
@@ -108,7 +109,7 @@ norm_then_turn_kernel(const T* x, const T* __restrict__ gamma, T* y, float* __re
   }
 }
 
-/// In place: dy becomes dx.
+/// Works in place: dy becomes dx.
 template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads)
 turn_then_norm_backward_kernel(T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const float* __restrict__ rstds,
@@ -129,7 +130,7 @@ turn_then_norm_backward_kernel(T* dy, const T* __restrict__ x, const T* __restri
       load(from, x_a), load(from + here.half, x_b);
       rstd = rstds[here.first_row * args.groups + head];
       here.turn(a, b, cosines, sines, row);
-      round_all<T>(a), round_all<T>(b);    // as dy in memory would be
+      round_all<T>(a), round_all<T>(b);    // like dy after a store
     }
 #pragma unroll
     for (int j = 0; j < N; ++j)
@@ -167,10 +168,10 @@ TurnArgs turn_args(const Rotary& rotary, const MatrixView& x, const RmsForm& for
   return args;
 }
 
-/// Calls launch(lanes of a head, an integral constant, blocks), and sets how many rows a block has.
+/// Sets args.block_rows and calls launch(lanes of a head as an integral constant, blocks).
 template <class T, class Launch>
 void with_lanes(TurnArgs& args, const Launch& launch) {
-  const int packs = args.size / 2 / kVector<T>;  // of half a head
+  const int packs = args.size / 2 / kVector<T>;  // packs of half a head
   const int64_t packs_of_row = int64_t{2} * packs * args.groups;
   args.block_rows = static_cast<int>(std::clamp<int64_t>(kPacksOfBlock / packs_of_row, 1, kMostRows));
   const auto blocks = static_cast<unsigned>(ceil_div(args.rows, args.block_rows));

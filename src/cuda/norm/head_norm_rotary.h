@@ -1,4 +1,4 @@
-// Norms of heads and rotary positions in one pass.
+// Head norms and rotary position embedding in one kernel.
 #pragma once
 
 #include "blipft/head_norm.h"
@@ -6,8 +6,8 @@
 
 namespace blipft {
 
-/// False, having done nothing, for what two kernels must do: groups that are not heads, heads of which a part turns or whose
-/// halves are no whole packs, and gradients of gamma.
+/// Returns false, without doing anything, in cases that need two kernels: groups that are not heads, heads that are
+/// rotated partly or whose halves are not whole packs, and gradients of gamma.
 bool launch_head_norm_rotary(const HeadNormForward& args, const LaunchContext& context);
 bool launch_head_norm_rotary(const HeadNormBackward& args, const LaunchContext& context);
 
