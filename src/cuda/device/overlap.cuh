@@ -12,8 +12,7 @@
 
 namespace blipft {
 
-/// Allows the next kernel to start when all blocks have called this. What it writes must wait for the end of this
-/// kernel.
+/// Allows the next kernel to start when all blocks have called this; its wait_for_earlier() still waits for our end.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
