@@ -1,11 +1,11 @@
-// Attention of one query a slot to its places of the cache. What bounds it is reading keys and values, once each.
+// Attention of one query per slot to its cache positions. It is bound by reading each key and value once.
 //
-// A text's places are cut into equal shares for up to `splits` blocks (Dao et al., "Flash-Decoding", 2023): the grid
-// comes from the shapes alone, the shares from the length in device memory, so that a captured graph serves all
-// lengths; blocks without a share leave at once. What a share gives depends on its own text alone. In a block each warp
-// takes some keys at a time, L lanes a key of 16 bytes a lane, for up to G heads of queries that read the same head of
-// keys (grouped heads read it once), with a running softmax (Milakov & Gimelshein 2018) of its own; lanes, warps and
-// then shares, by the block that is the last of its text to end, are merged in a fixed order.
+// The positions of a text are split into equal shares for up to `splits` blocks (Dao et al., "Flash-Decoding", 2023).
+// The grid depends only on the shapes, and the shares on the length in device memory, so a captured graph works for all
+// lengths; blocks without a share exit at once. The result of a share depends only on its own text. In a block, each
+// warp processes several keys at a time: L lanes per key with 16 bytes each, for up to G query heads that share a key
+// head (grouped heads read it once). Each warp has its own running softmax (Milakov & Gimelshein 2018). The results of
+// lanes, of warps and then of shares are merged in a fixed order; the last block of a text to finish merges the shares.
 #include <cfloat>
 #include <cmath>
 
@@ -19,8 +19,8 @@ namespace blipft {
 namespace {
 
 constexpr int kWarps = 4;           // of a block
-constexpr int kLoads = 4;           // keys that a warp's part loads before it computes
-constexpr int kLeastShare = 64;     // places that one block takes at least, where there are so many
+constexpr int kLoads = 4;           // keys that each group of L lanes loads before it computes
+constexpr int kLeastShare = 64;     // minimum number of positions of a block, if there are as many
 constexpr int64_t kMostShare = 1024;
 constexpr int64_t kMostSplits = 64;
 constexpr int kMostHeadSize = 256;
@@ -31,7 +31,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-/// The places of a slot, cut into `used` shares of `each`.
+/// The positions of a slot, split into `used` shares of `each` positions.
 struct Shares {
   int first, end, each, used;
 
@@ -43,7 +43,7 @@ struct Shares {
   }
 };
 
-/// The running softmax of G heads, E columns a lane: maximum (in units of log2), sum, and weighted values.
+/// The running softmax of G heads with E columns per lane: maximum (in units of log2), sum, and weighted values.
 template <int G, int E>
 struct Running {
   float max[G], sum[G], values[G][E];
@@ -56,7 +56,7 @@ struct Running {
       for (int e = 0; e < E; ++e) values[g][e] = 0;
     }
   }
-  /// Takes in new scores (in units of log2; they become weights): what it has is scaled to the new maximum.
+  /// Adds scores (in units of log2), which become weights; the sum and the values are rescaled to the new maximum.
   __device__ __forceinline__ void take(float (&scores)[kLoads][G]) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
@@ -72,7 +72,7 @@ struct Running {
       for (int u = 0; u < kLoads; ++u) sum[g] += scores[u][g] = exp2_fast(scores[u][g] - larger);
     }
   }
-  /// Adds the loaded values of a key.
+  /// Adds the weighted values of one key.
   template <class Loaded>
   __device__ __forceinline__ void add(const float (&weights)[G], const Loaded& loaded) {
     float value[E];
@@ -82,7 +82,7 @@ struct Running {
 #pragma unroll
       for (int e = 0; e < E; ++e) values[g][e] = fmaf(weights[g], value[e], values[g][e]);
   }
-  /// Takes in what lane `lane ^ offset` has.
+  /// Merges the state of lane `lane ^ offset`.
   __device__ __forceinline__ void merge(int offset) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
@@ -97,11 +97,11 @@ struct Running {
   }
 };
 
-/// A lane's columns of a head: P packs of N, which lie L packs apart.
+/// The columns of a head that a lane has: P packs of N elements, L packs apart.
 template <int N, int L, int P>
 struct Columns {
   static constexpr int E = P * N;
-  int lane;                          ///< of the L
+  int lane;                          ///< lane index in its group of L
   __device__ __forceinline__ int pack(int p) const { return (p * L + lane) * N; }
   __device__ __forceinline__ int column(int e) const { return pack(e / N) + e % N; }
 };
@@ -129,7 +129,7 @@ struct Loaded {
   }
 };
 
-/// A lane's columns of G heads of queries, with the factor of the scores.
+/// Loads a lane's columns of G query heads, multiplied by the scale of the scores.
 template <class T, int G, int N, int L, int P>
 __device__ __forceinline__ void load_queries(const DecodeArgs& args, int64_t slot, int first_head, int heads,
                                              const Columns<N, L, P>& columns, float (&q)[G][P * N]) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void load_queries(const DecodeArgs& args, int64_t slo
       q[g][e] = g < heads && columns.column(e) < args.d ? scale * to_float(row[g * args.d + columns.column(e)]) : 0;
 }
 
-/// The score of a key that L lanes hold, in units of log2.
+/// Returns the score, in units of log2, of a key that is distributed over L lanes.
 template <int L, int E>
 __device__ __forceinline__ float score_of_key(const float (&q)[E], const float (&key)[E], float cap) {
   float score = 0;
@@ -153,7 +153,7 @@ __device__ __forceinline__ float score_of_key(const float (&q)[E], const float (
   return cap > 0 ? kLog2E * cap * tanhf(score / cap) : score;
 }
 
-/// Adds up the shares of `heads` heads, in their order. Other blocks have written them.
+/// Adds the shares of `heads` heads in order; other blocks may have written them.
 template <class T>
 __device__ __forceinline__ void merge_shares(const DecodeArgs& args, int64_t first, int heads, int used) {
   const int d = args.d;
@@ -173,7 +173,7 @@ __device__ __forceinline__ void merge_shares(const DecodeArgs& args, int64_t fir
   }
 }
 
-/// Merges the block's warps, and writes the result, or where other blocks have shares too, this block's part of it.
+/// Merges the block's warps. Writes the result, or, if other blocks have shares too, this block's partial result.
 template <class T, int G, int L, int E, class Place>
 __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, E>& running, const Place& columns,
                                        int64_t slot, int first_head, int heads, int split, int used) {
@@ -214,7 +214,7 @@ __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, 
     merge_shares<T>(args, slot * args.heads + first_head, heads, used);
 }
 
-/// blockIdx.x: slot, head of keys, part of its heads of queries; blockIdx.y: share.
+/// blockIdx.x: slot, key head, part of its query heads; blockIdx.y: share.
 template <class T, int N, int L, int P, int G>
 __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArgs args) {
   constexpr int E = P * N, kKeys = 32 / L, kStride = kWarps * kKeys;  // keys of a warp, of the block, at a time
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArg
   int64_t rows[kLoads];
 #pragma unroll
   for (int u = 0; u < kLoads; ++u) rows[u] = row_of(j + u * kStride);
-  // All lanes of a warp go around equally often: they exchange sums.
+  // All lanes of a warp have the same number of iterations because they exchange sums.
   for (int base = begin + warp * kKeys; base < end; base += kLoads * kStride, j += kLoads * kStride) {
     Loaded<T, N, P> keys[kLoads], values[kLoads];
 #pragma unroll
@@ -264,7 +264,8 @@ __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArg
       keys[u].unpacked(key);
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        float score = score_of_key<L>(q[g], key, args.cap);  // by all lanes, also where others have no key
+        float score = score_of_key<L>(q[g], key, args.cap);  // computed by all lanes, because lanes without a key join
+                                                             // the shuffles
         if (args.relative && g < heads)
           score += kLog2E * args.relative_score(first_head + g, j + u * kStride + 1 - shares.end);
         scores[u][g] = j + u * kStride < end ? score : -INFINITY;
@@ -279,8 +280,8 @@ __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArg
   finish<T, G, L, E>(args, running, columns, slot, first_head, heads, split, shares.used);
 }
 
-/// Into how many shares a text is cut at most: enough blocks for all processors, and none with more than kMostShare
-/// places, as far as the scratch memory goes. From the shapes alone.
+/// Returns the maximum number of shares of a text, which depends only on the shapes. It gives enough blocks for all
+/// multiprocessors and no block more than kMostShare positions, as far as the scratch memory suffices.
 int64_t splits_of(const AttentionDecode& args, int64_t blocks, const LaunchContext& launch) {
   const int64_t places = args.window > 0 ? std::min(args.window, args.cache.places) : args.cache.places;
   const int64_t wanted = std::max(ceil_div(4 * launch.sm_count, blocks), ceil_div(places, kMostShare));

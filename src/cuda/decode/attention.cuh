@@ -1,4 +1,4 @@
-// What the kernels of attention_decode share: its arguments, and what is added to a score.
+// Arguments of the attention_decode kernels and the relative bias of a score.
 #pragma once
 
 #include "blipft/decode_ops.h"
@@ -13,27 +13,27 @@ struct DecodeArgs {
   const void *q, *keys, *values;
   void* out;
   const int32_t *lengths, *sources;
-  float* partials;                  ///< [slots * heads, splits, d + 2]: maximum, sum, and sum of weighted values
-  unsigned* counters;               ///< [blocks of one share], zero: how many shares have ended
+  float* partials;                  ///< [slots * heads, splits, d + 2]: maximum, sum, weighted sum of values
+  unsigned* counters;               ///< [blocks of one share], zero: number of finished shares
   int64_t q_stride, places, window;
-  int heads, kv_heads, d, splits, group, parts;  ///< `parts` blocks share the `group` heads of queries of one of keys
+  int heads, kv_heads, d, splits, group, parts;  ///< `parts` blocks share the `group` query heads of one key head
   float scale, cap;
   const float* relative;            ///< [heads, behind + 1 + ahead] or null: RelativeScores
   int behind, ahead;
-  int sharing;                      ///< AttentionDecode's
+  int sharing;                      ///< as in AttentionDecode
 
-  /// The first place that a query sees whose places end at `end`.
+  /// Returns the first position that a query sees if its positions end at `end`.
   __device__ __forceinline__ int first_place(int end) const {
     return window > 0 && window < end ? end - static_cast<int>(window) : 0;
   }
-  /// What head h adds to the score of a key that lies `offset` places after the query.
+  /// Returns the bias of head h for a key that is `offset` positions after the query.
   __device__ __forceinline__ float relative_score(int h, int offset) const {
     const int column = min(max(offset, -behind), ahead) + behind;
     return relative[int64_t{h} * (behind + 1 + ahead) + column];
   }
 };
 
-/// The op's own, one part and one share.
+/// Returns the arguments of the op, with one part and one share.
 inline DecodeArgs decode_args(const AttentionDecode& op) {
   DecodeArgs args{};
   args.q = op.q.data, args.keys = op.cache.keys.data, args.values = op.cache.values.data, args.out = op.out.data;
@@ -49,8 +49,8 @@ inline DecodeArgs decode_args(const AttentionDecode& op) {
   return args;
 }
 
-/// attention_decode in bf16 of many slots that share places, each read once, or have few (shared_attention.cu). False: not for this
-/// op, and nothing was done.
+/// Runs attention_decode in bf16 if slots share positions, which are then read once, or if there are many slots with
+/// few positions (shared_attention.cu). Returns false, without doing anything, for other ops.
 bool launch_shared_decode(const AttentionDecode& op, const LaunchContext& launch);
 
 }  // namespace blipft

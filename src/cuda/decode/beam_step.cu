@@ -1,5 +1,5 @@
-// One step of beam search: a kernel that finds the best candidates of each row of logits, one block a row, and a kernel
-// that decides over each text, one block a text, with the book-keeping that the CPU backend has (ops/beam_search.h).
+// One step of beam search in two kernels: one block per row of logits finds the row's best candidates; then one block
+// per text updates the text, with the code that the CPU backend uses (ops/beam_search.h).
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/decode/row.cuh"
@@ -13,18 +13,18 @@ constexpr int kTextThreads = 256;
 
 struct StepArgs {
   BeamArrays beams;
-  const int32_t* texts;             ///< of each row, or of each B rows
+  const int32_t* texts;             ///< of each row, or of each group of B rows
   float* scores;                    ///< [rows, V]
-  BeamCandidate* lists;             ///< [rows, candidates] in any order; a first beam of -1: the row leaves no choice
+  BeamCandidate* lists;             ///< [rows, candidates] in any order; beam -1 in the first: the row allows no choice
   int64_t count, rows_of_text;
 
   __device__ __forceinline__ int64_t text_of(int64_t group) const { return texts ? texts[group] : group; }
 };
 
-/// The ends that a text may not have yet, as far as they are few.
+/// The end tokens that a text must not have yet, if they are few.
 struct BarredEnds {
   static constexpr int kMost = 4;
-  int ids[kMost], count = 0;        ///< `count` may be more: then some are left out
+  int ids[kMost], count = 0;        ///< if `count` exceeds kMost, `ids` is incomplete
 
   __device__ __forceinline__ BarredEnds(const RuleArrays& rules, const TextArrays& texts, int64_t slot) {
     if (rules.ends_barred(texts.lengths[slot], texts.prompt_lengths[slot])) count = static_cast<int>(rules.end_count);
@@ -39,7 +39,7 @@ struct BarredEnds {
   }
 };
 
-/// How many of `numbers` are larger.
+/// Returns how many of `numbers` are larger than `own`.
 __device__ __forceinline__ int larger_ones(const uint64_t* numbers, int n, uint64_t own) {
   int place = 0;
 #pragma unroll 8
@@ -47,11 +47,11 @@ __device__ __forceinline__ int larger_ones(const uint64_t* numbers, int n, uint6
   return place;
 }
 
-/// In every thread: a number that at least `wanted` numbers of the row reach: the wanted-th largest of the warps' largest or, where
-/// there are fewer warps, of the threads' `own` largest; -inf where there are not so many.
+/// Returns, in every thread, a number that at least `wanted` numbers of the row reach: the wanted-th largest of the
+/// warps' maxima or, if there are fewer warps, of the threads' maxima `own`; -inf if there are fewer.
 __device__ __forceinline__ float reached_by(int wanted, float own, RowShared& shared) {
   const bool of_warps = wanted <= kRowWarps;
-  uint64_t number = ranked(own, threadIdx.x);  // equal ones are told apart
+  uint64_t number = ranked(own, threadIdx.x);  // distinguishes equal numbers
   if (of_warps) number = warp_max(number);
   const int place = static_cast<int>(threadIdx.x) / (of_warps ? 32 : 1), n = of_warps ? kRowWarps : kRowThreads;
   const bool tells = !of_warps || threadIdx.x % 32 == 0;
@@ -64,8 +64,9 @@ __device__ __forceinline__ float reached_by(int wanted, float own, RowShared& sh
   return score_of_ranked(shared.result[0]);
 }
 
-/// The `wanted` best of score(x, id), x of a row, (at most kRowThreads) through put(place, number of ranked()), best first. They are
-/// among the x that reach `least`, which are to be few. False, and nothing is put, where more are than there is room for.
+/// Passes the `wanted` (at most kRowThreads) best score(x, id) over the x of a row to put(rank, ranked() number), best
+/// first. They must be among the x >= `least`, of which there should be few. Returns false, without a call, if these
+/// exceed the buffer.
 template <class T, class Score, class Put>
 __device__ __forceinline__ bool put_best(const T* row, int64_t count, int wanted, float least, RowShared& shared, Score score,
                                          Put put) {
@@ -80,7 +81,7 @@ __device__ __forceinline__ bool put_best(const T* row, int64_t count, int wanted
     for (int j = 1; j < N; ++j) largest = fmaxf(largest, numbers[j]);
     if (largest < least) return;
 #pragma unroll 1
-    for (int64_t id = first; id < first + N; ++id) {  // seldom: it is to take no registers from the others
+    for (int64_t id = first; id < first + N; ++id) {  // rare: unrolling it would cost registers
       const float x = to_float(row[id]);
       if (x < least) continue;
       const auto at = atomicAdd(reinterpret_cast<unsigned long long*>(&shared.result[0]), 1ull);
@@ -97,14 +98,14 @@ __device__ __forceinline__ bool put_best(const T* row, int64_t count, int wanted
   return true;
 }
 
-/// A row of logits, what its scores are, and where its candidates go.
+/// A row of logits, the parameters of its scores, and the list for its candidates.
 template <class T>
 struct CandidateRow {
   const T* logits;
-  float* scores;                    ///< room for them, where they are needed in memory
+  float* scores;                    ///< buffer for scores, if they are needed in memory
   int64_t count, slot;
   int wanted;
-  float before;                     ///< the beam's score so far
+  float before;                     ///< score of the beam before this step
   int32_t beam;
   BeamCandidate* list;
 
@@ -113,7 +114,8 @@ struct CandidateRow {
   }
 };
 
-/// The candidates of a row whose scores are written to memory: where rules change those of any ids, or many are equal.
+/// Finds the candidates of a row by writing its scores to memory: for rules that change scores of arbitrary ids, or
+/// many ties.
 template <class T>
 __device__ __noinline__ void find_among_stored(const BeamArrays& a, const CandidateRow<T>& row, const RowSoftmax& log_softmax,
                                                RowShared& shared) {
@@ -141,7 +143,7 @@ __device__ __noinline__ void find_among_stored(const BeamArrays& a, const Candid
   });
 }
 
-/// One block a row of logits: its best candidates.
+/// Finds the best candidates of each row of logits; one block per row.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T* __restrict__ all_logits, StepArgs args) {
   __shared__ RowShared shared;
@@ -163,8 +165,9 @@ __global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T*
   const BarredEnds barred(a.rules, a.texts, slot);
   const auto score = [&](float logit, int64_t id) { return barred.has(id) ? -INFINITY : log_softmax(logit) + row.before; };
   const auto put = [&](int place, uint64_t best) { row.put(place, best); };
-  // Scores that follow from logit and id are written nowhere. So many logits that are no barred ends reach `least`; what is smaller
-  // may have the score of `least` by the rounding of three sums, each half a unit of what they add up at most.
+  // If scores depend only on logit and id, they are not stored. At least row.wanted logits that are not barred ends
+  // reach `least`. A smaller logit may have the same score due to the rounding of three sums, each by at most half an
+  // ulp of its addends.
   const int wanted = row.wanted + barred.count;
   if (a.rules.repetition_penalty == 1 && barred.count <= BarredEnds::kMost && wanted <= kRowThreads) {
     const float least = reached_by(wanted, own, shared);
@@ -174,7 +177,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T*
   find_among_stored(a, row, log_softmax, shared);
 }
 
-/// One block a text.
+/// One block per text.
 __global__ void __launch_bounds__(kTextThreads) beam_text_kernel(StepArgs args) {
   __shared__ BeamCandidate best[BeamStep::kMostCandidates];
   __shared__ BeamPlan plan;
@@ -186,12 +189,12 @@ __global__ void __launch_bounds__(kTextThreads) beam_text_kernel(StepArgs args) 
   const bool full = length >= a.texts.limit(a.slot_of(text));
   bool choice = true;
   for (int64_t b = 0; b < args.rows_of_text && !full; ++b) choice = choice && all[b * a.candidates].beam >= 0;
-  __syncthreads();                  // all have read the text's state before one changes it
+  __syncthreads();                  // all threads have read the text's state before it changes
   if (full || !choice) {
     if (threadIdx.x == 0) end_beams(a, text, full ? kLengthReached : kNoChoice);
     return;
   }
-  // A candidate's place is the number of those before it: their order is one of all, so that each place has one.
+  // The rank of a candidate is the number of candidates before it; the order is total, so ranks are unique.
   const int64_t n = args.rows_of_text * a.candidates;
   for (int64_t i = threadIdx.x; i < n; i += kTextThreads) {
     const BeamCandidate own = all[i];

@@ -1,4 +1,4 @@
-// Texts that begin, what a decode step reads next, and rows that go into the cache of keys and values.
+// Start of texts, input rows of the next decode step, and writes into the KV cache.
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// BeginTexts' arrays and numbers.
+/// Raw pointers and sizes of a BeginTexts.
 struct BeginArgs {
   const int32_t *texts, *ids, *lengths, *limits, *memory_rows;
   const int64_t* keys;
@@ -21,7 +21,7 @@ struct BeginArgs {
   float* finished_scores;
 };
 
-/// One block a slot of each row's text.
+/// One block for each slot of each row's text.
 __global__ void begin_texts_kernel(BeginArgs args) {
   join_chain();
   const int64_t row = blockIdx.x / args.beams, beam = blockIdx.x % args.beams, text = args.texts[row];
@@ -62,7 +62,7 @@ struct WriteArgs {
   int64_t cache_places, k_stride, v_stride, cols;
 };
 
-/// One block a row; N elements at once.
+/// One block per row; N elements at a time.
 template <class T, int N>
 __global__ void cache_write_kernel(const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ keys,
                                    T* __restrict__ values, WriteArgs args) {

@@ -1,14 +1,16 @@
-// Products of a few rows with a matrix that is stored as codes. What bounds them is reading the codes, half or a quarter of
-// bf16's bytes, and turning them into numbers.
+// Products of few rows with a quantized matrix. They are bound by reading the codes, which have half or a quarter of
+// the bytes of bf16, and by decoding them.
 //
-// A lane takes 16 bytes of codes of a row of w at a time, its neighbours the 16 bytes beside.
-// One row of x: a warp has columns of its own, whose numbers of x stay in registers, and goes down the rows of w. A row's sums over
-// columns meet in shared memory, in the order of warps.
-// More rows: a warp computes outputs of its own. x lies in shared memory, its units of 8 numbers sorted by lanes, so that a quarter
-// of a warp reads them from different banks: through the L1 they would wait behind the codes that are still on their way.
-// nf4: a table in shared memory, a copy a lane, turns a byte into two numbers with one access; the first is the word's low
-// half, the second the whole word read as f32, whose upper half is chosen so that the word lies nearest to it. Both lie as
-// near to nf4's values as bf16 can. int8: a byte in the mantissa of 2^23.
+// A lane reads 16 bytes of codes of a row of w at a time, and its neighbours the adjacent 16 bytes.
+// One row of x: each warp owns columns, keeps their part of x in registers and iterates over rows of w. The sums of a
+// row over its columns are added in shared memory in the order of warps.
+// Several rows of x: each warp computes its own outputs. x is in shared memory; its units of 8 numbers are ordered by
+// lane, so that the lanes of a quarter warp read them from different banks. Reads through the L1 cache would wait for
+// the outstanding loads of codes.
+// nf4: a table in shared memory, with a copy for each lane, decodes a byte into two numbers with one access. The first
+// number is the lower half of a 32-bit word. The second is the whole word read as f32; its upper half is chosen so that
+// the word is nearest to the number. Both are as near to nf4's values as bf16 allows. int8: a byte becomes the mantissa
+// of a number near 2^23.
 #include <algorithm>
 #include <array>
 
@@ -22,8 +24,9 @@
 namespace blipft {
 namespace {
 
-constexpr int kMostRows = 4;                  // of x in one launch
-constexpr int64_t kFewRows = 8;               // of which this is faster than decoding the matrix first
+constexpr int kMostRows = 4;                  // rows of x in one launch
+constexpr int64_t kFewRows = 8;               // number of rows up to which this is faster than decoding the matrix
+                                              // first
 constexpr int kTableRow = 256, kTableBytes = 256 * kTableRow;  // 128 bytes of each row are the 32 copies
 __constant__ const CodeTable<16> kNf4Values = kNf4;
 
@@ -34,21 +37,21 @@ struct CodedArgs {
   bf16* y;
   int64_t x_stride, residual_stride, y_stride;
   int rows, n, k;
-  int64_t first, row;                         ///< columns [first, first + k) of w's rows of so many
+  int64_t first, row;                         ///< columns [first, first + k) of w's rows, which have `row` columns
 };
 
 template <CodeBook kBook>
 struct Layout {
-  static constexpr int kValues = 16 * 8 / static_cast<int>(code_bits(kBook));  ///< of a lane's 16 bytes
-  static constexpr int kUnits = kValues / 8;  ///< of x, that go with them
-  static constexpr int kChunk = 32 * kValues; ///< of a warp
+  static constexpr int kValues = 16 * 8 / static_cast<int>(code_bits(kBook));  ///< in a lane's 16 bytes
+  static constexpr int kUnits = kValues / 8;  ///< units of x for these values
+  static constexpr int kChunk = 32 * kValues; ///< values of a warp
   static constexpr int kTable = kBook == CodeBook::nf4 ? kTableBytes : 0;
 };
 
-/// The first of two numbers as the low half of a word that, as f32, lies nearest to the second.
+/// Returns a word whose lower half is `first` in bf16 and that, read as f32, is nearest to `second`.
 __device__ __forceinline__ uint32_t pair_word(float first, float second) {
   const uint32_t low = __bfloat16_as_ushort(__float2bfloat16_rn(first));
-  if (second == 0) return low;                // a denormal: the second counts as 2^-133 at most
+  if (second == 0) return low;                // a denormal: the second reads as at most 2^-133
   uint32_t best = (__float_as_uint(second) & 0xffff0000u) | low;
   for (const uint32_t step : {0xffff0000u, 0x00010000u}) {
     const uint32_t other = best + step;
@@ -61,16 +64,16 @@ __device__ __forceinline__ void fill_table(unsigned char* table) {
   for (int byte = threadIdx.x; byte < 256; byte += static_cast<int>(blockDim.x)) {
     const uint32_t word = pair_word(kNf4Values.values[byte >> 4], kNf4Values.values[byte & 15]);
 #pragma unroll
-    for (int j = 0; j < 8; ++j)               // in turn, so that neighbours write to different banks
+    for (int j = 0; j < 8; ++j)               // rotated, so that neighbouring threads write to different banks
       *reinterpret_cast<uint4*>(table + byte * kTableRow + ((j + threadIdx.x) & 7) * 16) = make_uint4(word, word, word, word);
   }
 }
 
-/// Numbers 2 j and 2 j + 1 of the 8 behind `words` (nf4: one word; int8: two, numbers times 127).
+/// Decodes numbers 2 j and 2 j + 1 of 8 numbers in `words` (nf4: one word; int8: two words, the numbers times 127).
 template <CodeBook kBook>
 __device__ __forceinline__ float2 decoded(const unsigned char* table, uint32_t lane4, const uint32_t* words, int j) {
   if constexpr (kBook == CodeBook::nf4) {
-    uint32_t address;                         // byte j of the codes times 256, and the lane's column
+    uint32_t address;                         // byte j of the codes times 256, plus the offset of the lane's copy
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(address) : "r"(words[0]), "r"(lane4), "r"(0x5504u | static_cast<uint32_t>(j << 4)));
     const uint32_t word = *reinterpret_cast<const uint32_t*>(table + address);
     return {__uint_as_float(word << 16), __uint_as_float(word)};
@@ -82,7 +85,7 @@ __device__ __forceinline__ float2 decoded(const unsigned char* table, uint32_t l
   }
 }
 
-/// Adds the products of 8 numbers of x with those behind `words`.
+/// Adds the products of 8 numbers of x and the 8 numbers in `words`.
 template <CodeBook kBook>
 __device__ __forceinline__ void add_products(const unsigned char* table, uint32_t lane4, const uint32_t* words, const uint4& x,
                                              float& sum) {
@@ -95,7 +98,7 @@ __device__ __forceinline__ void add_products(const unsigned char* table, uint32_
   }
 }
 
-/// What a lane has of R rows of w, on its way.
+/// A lane's prefetched codes and scales of R rows of w.
 template <CodeBook kBook, int R>
 struct Codes {
   uint4 words[R];
@@ -115,7 +118,7 @@ struct Codes {
   }
 };
 
-/// Brings what a lane loads first of R rows of w into the L2, while x is still being made.
+/// Prefetches the codes that a lane loads first of R rows of w into the L2 cache, while a preceding kernel computes x.
 template <CodeBook kBook, int R>
 __device__ __forceinline__ void prefetch_codes(const CodedArgs& args, int n, int k) {
 #pragma unroll
@@ -127,7 +130,7 @@ __device__ __forceinline__ void prefetch_codes(const CodedArgs& args, int n, int
   }
 }
 
-/// x into shared memory: rows of whole chunks, zeros behind their end and in rows that are not there.
+/// Copies x into shared memory as rows of whole chunks; missing columns and rows become zeros.
 template <CodeBook kBook, int M, int kThreads>
 __device__ __forceinline__ void stage(const CodedArgs& args, uint4* staged) {
   constexpr int kUnits = Layout<kBook>::kUnits, kOfChunk = 32 * kUnits;
@@ -139,7 +142,8 @@ __device__ __forceinline__ void stage(const CodedArgs& args, uint4* staged) {
                                           : make_uint4(0, 0, 0, 0);
 }
 
-/// W warps a block, R rows of w a warp at a time, M rows of x. Blocks stay until all is done: the table is made once.
+/// W warps per block, R rows of w per warp at a time, M rows of x. Blocks are persistent, so the table is made only
+/// once.
 template <CodeBook kBook, int W, int R, int M>
 __global__ void __launch_bounds__(32 * W) coded_linear_kernel(CodedArgs args) {
   using Part = Layout<kBook>;
@@ -203,15 +207,15 @@ void launch_coded(const CodedArgs& args, const LaunchContext& launch) {
                     static_cast<size_t>(shared), launch, args);
 }
 
-constexpr int kMostWarps = 24;                // of the kernel below: more would not have the registers
+constexpr int kMostWarps = 24;                // of the kernel below: more warps would exceed the registers
 
-/// How the warps of a block share its rows of w: groups of `chunks` warps side by side, which take a part of the columns; a group takes
-/// `each` rows.
+/// Partition of a block's rows of w: groups of `chunks` warps, each of which owns a part of the columns; a group
+/// processes `each` rows.
 struct RowShares {
   int rows, chunks, each;
 };
 
-/// Two sums over a warp: lane 0 has that of a, lane 16 that of b.
+/// Reduces two sums over a warp: lane 0 returns that of a, lane 16 that of b.
 __device__ __forceinline__ float warp_sums(float a, float b, int lane) {
   float sum = lane < 16 ? a : b;
   sum += __shfl_xor_sync(0xffffffffu, lane < 16 ? b : a, 16);
@@ -220,8 +224,8 @@ __device__ __forceinline__ float warp_sums(float a, float b, int lane) {
   return sum;
 }
 
-/// One row of x; R rows of w a warp at a time. Columns beyond the chunks of all warps come in further parts.
-// 66 lines: the loads before and behind the wait, the loop, and the end share what lies in registers.
+/// One row of x; R rows of w per warp at a time. Columns beyond the chunks of all warps are processed in further parts.
+// The function has 66 lines because the loads around the wait, the loop and the end share registers.
 template <CodeBook kBook, int R>
 __global__ void __launch_bounds__(32 * kMostWarps) coded_row_kernel(CodedArgs args, RowShares shares) {
   using Part = Layout<kBook>;
@@ -248,7 +252,7 @@ __global__ void __launch_bounds__(32 * kMostWarps) coded_row_kernel(CodedArgs ar
 #pragma unroll
       for (int j = 0; j < 8; ++j) x[i + j] = eight[j];
     }
-    if (part == 0) __syncthreads();           // the table is there
+    if (part == 0) __syncthreads();           // the table is complete
     for (int row = first; row < last; row += R) {
       const Codes<kBook, R> codes = ahead;
       if (row + R < last) ahead.load(args, row + R, column);
@@ -301,7 +305,7 @@ void launch_row(const CodedArgs& args, const LaunchContext& launch) {
                     launch, args, shares);
 }
 
-/// As many rows of x at a time as fit the shared memory, and where not even one does, a part of its columns after the other.
+/// Processes as many rows of x at a time as fit into shared memory; if not even one fits, parts of its columns in turn.
 template <CodeBook kBook>
 void launch_rows(CodedArgs args, int64_t rows, const LaunchContext& launch) {
   if (rows == 1) return launch_row<kBook>(args, launch);
@@ -320,7 +324,7 @@ void launch_rows(CodedArgs args, int64_t rows, const LaunchContext& launch) {
       if (args.rows == 1) launch_coded<kBook, 32, 1, 1>(args, launch);
       else launch_coded<kBook, 16, 2, kMostRows>(args, launch);
       args.x += args.k, args.bias = nullptr;
-      args.residual = args.y, args.residual_stride = args.y_stride;  // the other columns add to it
+      args.residual = args.y, args.residual_stride = args.y_stride;  // the other columns are added to y
     }
   }
 }

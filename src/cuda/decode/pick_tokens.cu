@@ -1,5 +1,5 @@
-// The choice of the next token of each text. One block a row: it reads the row a few times, sorts nothing, and does
-// what the CPU backend does to the bit.
+// Choice of the next token of each text, one block per row. It reads the row several times instead of sorting it and
+// has bitwise the same results as the CPU backend.
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/decode/row.cuh"
@@ -20,13 +20,13 @@ struct PickArgs {
   float temperature, top_p, min_p;
 };
 
-/// Leaves out what top-k, top-p and min-p do.
+/// Applies top-k, top-p and min-p: sets the scores of removed tokens to -inf.
 __device__ void leave_out(const PickArgs& args, float* scores, float largest, RowShared& shared) {
   const int64_t count = args.count;
   const auto one = [](float) { return uint64_t{1}; };
   const auto weight = [=](float score) { return softmax_weight(score, largest); };
-  uint32_t least = 0;                       // the key of the worst score that stays
-  int64_t last_id = count - 1;              // of ids with that one, the last that stays
+  uint32_t least = 0;                       // key of the worst score that is kept
+  int64_t last_id = count - 1;              // last id with this score that is kept
   if (args.top_k > 0 && args.top_k < count)
     least = find_cut(scores, count, largest, static_cast<uint64_t>(args.top_k), shared, one).key;
   if (args.top_p < 1) {
@@ -49,7 +49,7 @@ __device__ void leave_out(const PickArgs& args, float* scores, float largest, Ro
   __syncthreads();
 }
 
-/// One block a row. `plain`: the scores are the logits.
+/// One block per row.
 template <class T, bool sample>
 __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __restrict__ all_logits, PickArgs args) {
   __shared__ RowShared shared;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __res
   if (slot < 0 || slot >= args.texts.slots || !args.texts.grows(slot)) return;
   const int32_t length = args.texts.lengths[slot];
   const bool full = length >= args.texts.limit(slot);
-  __syncthreads();                          // all have read the text's state before one changes it
+  __syncthreads();                          // all threads have read the text's state before it changes
   if (full) {
     if (threadIdx.x == 0) args.texts.done[slot] = kLengthReached;
     return;

@@ -1,6 +1,6 @@
-// What a block does with a row of scores over the vocabulary: its largest score, sums of softmax weights, the score at
-// which a count or a weight is reached, and places in the order of ids. All sums are of whole numbers: they have no
-// order, and the CPU's are the same (ops/token_math.h). Nothing is sorted.
+// Operations of a block on a row of scores over the vocabulary: the largest score, sums of softmax weights, the score
+// at which a count or a weight is reached, and positions in the order of ids. All sums are integer sums, so they do not
+// depend on the order and equal those of the CPU (ops/token_math.h). Nothing is sorted.
 #pragma once
 
 #include "cuda/vector.cuh"
@@ -12,21 +12,21 @@ constexpr int kRowThreads = 1024, kRowWarps = kRowThreads / 32;
 constexpr int kBins = 2048;
 constexpr uint64_t kAllTies = ~uint64_t{0};
 
-/// Shared memory of the functions below. Each leaves it free for the next one.
+/// Shared memory of the functions below; each function leaves it free for the next.
 struct RowShared {
   uint64_t bins[kBins];
   uint64_t warps[kRowWarps];
   uint64_t result[2];
 };
 
-/// Whether all rows of so many numbers that lie behind each other are whole packs of 16 bytes.
+/// True if contiguous rows of `count` numbers consist of whole 16-byte packs.
 template <class T>
 __device__ __forceinline__ bool in_packs(const T* row, int64_t count) {
   return count % kVector<T> == 0 && reinterpret_cast<uintptr_t>(row) % 16 == 0;
 }
 
-/// run(constant N, N numbers, the place of the first) for all of a row; N is 1 or, `wide`, a pack of 16 bytes. A thread's next
-/// packs are on their way while it has one: sums in shared memory keep the compiler from doing that.
+/// Calls run(constant N, N numbers, index of the first) for all numbers of a row; N is 1 or, if `wide`, those of a
+/// 16-byte pack. Each thread loads several packs ahead; the compiler does not do so because of sums in shared memory.
 template <class T, class Run>
 __device__ __forceinline__ void for_packs(const T* row, int64_t count, bool wide, Run run) {
   const auto go = [&](auto width) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void for_packs(const T* row, int64_t count, bool wide
   else go(std::integral_constant<int, 1>{});
 }
 
-/// f(number, place) for every number of a row.
+/// Calls f(number, index) for every number of a row.
 template <class T, class F>
 __device__ __forceinline__ void for_row(const T* row, int64_t count, F f) {
   for_packs(row, count, in_packs(row, count), [&](auto width, const float* numbers, int64_t first) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void for_row(const T* row, int64_t count, F f) {
   });
 }
 
-/// to[place] = f(number, place). `to` may be the row.
+/// Computes to[index] = f(number, index). `to` may be the row.
 template <class T, class F>
 __device__ __forceinline__ void map_row(const T* row, float* to, int64_t count, F f) {
   for_packs(row, count, in_packs(row, count) && in_packs(to, count), [&](auto width, float* numbers, int64_t first) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void map_row(const T* row, float* to, int64_t count, 
   });
 }
 
-/// The block's sum, in every thread.
+/// Returns the block's sum in every thread.
 __device__ __forceinline__ uint64_t block_sum(uint64_t x, RowShared& shared) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -86,7 +86,7 @@ __device__ __forceinline__ uint64_t block_sum(uint64_t x, RowShared& shared) {
   return total;
 }
 
-/// The warp's largest number, in every lane.
+/// Returns the warp's largest number in every lane.
 __device__ __forceinline__ uint64_t warp_max(uint64_t x) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ uint64_t warp_max(uint64_t x) {
   return x;
 }
 
-/// The block's largest number, in every thread.
+/// Returns the block's largest number in every thread.
 __device__ __forceinline__ uint64_t block_max(uint64_t x, RowShared& shared) {
   x = warp_max(x);
   __syncthreads();
@@ -109,7 +109,7 @@ __device__ __forceinline__ uint64_t block_max(uint64_t x, RowShared& shared) {
   return largest;
 }
 
-/// Whole numbers in the order of score, and of equal ones the lowest id first.
+/// Returns an integer that orders by score and, on ties, the lowest id first.
 __device__ __forceinline__ uint64_t ranked(float score, int64_t id) {
   return static_cast<uint64_t>(score_key(score)) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
 }
@@ -120,7 +120,7 @@ __device__ __forceinline__ int64_t id_of_ranked(uint64_t number) {
   return 0xffffffffu - static_cast<uint32_t>(number);
 }
 
-/// The largest of ranked(score, id), in every thread.
+/// Returns the largest ranked(score, id) in every thread.
 template <class T>
 __device__ __forceinline__ uint64_t best_of_row(const T* scores, int64_t count, RowShared& shared) {
   uint64_t best = 0;
@@ -131,7 +131,7 @@ __device__ __forceinline__ uint64_t best_of_row(const T* scores, int64_t count, 
   return block_max(best, shared);
 }
 
-/// The largest of a thread's part of the row, which a NaN is; -inf where it has none.
+/// Returns the largest number of a thread's part of the row; NaN if it contains one, -inf if it is empty.
 template <class T>
 __device__ __forceinline__ float own_largest(const T* row, int64_t count) {
   float largest = -INFINITY;
@@ -139,20 +139,20 @@ __device__ __forceinline__ float own_largest(const T* row, int64_t count) {
   return largest;
 }
 
-/// Where a sum over the row, best scores first, reaches a number.
+/// The point at which a sum over the row, best scores first, reaches a target.
 struct Cut {
-  uint32_t key;                     ///< of the score with which it does
-  uint64_t above;                   ///< the sum over better scores
+  uint32_t key;                     ///< key of the score that reaches it
+  uint64_t above;                   ///< sum over better scores
 };
 
-/// Finds the bin with which the sum over bins reaches `target`: shared.result gets its number and the sum before it.
-/// The sum over all bins is at least `target`. Afterwards the bins are zeros.
+/// Finds the bin at which the cumulative sum reaches `target` (the sum over all bins is at least `target`).
+/// shared.result gets the index of this bin and the sum before it. Zeroes the bins.
 __device__ __forceinline__ void find_bin(uint64_t target, RowShared& shared) {
   constexpr int kEach = kBins / kRowThreads;
   static_assert(kEach == 2);
   __syncthreads();
   const uint64_t first = shared.bins[kEach * threadIdx.x], second = shared.bins[kEach * threadIdx.x + 1];
-  uint64_t through = first + second;  // the sum over this warp's threads up to this one
+  uint64_t through = first + second;  // sum over this warp's threads up to this one
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
@@ -172,14 +172,14 @@ __device__ __forceinline__ void find_bin(uint64_t target, RowShared& shared) {
   __syncthreads();
 }
 
-/// The part of 2048 that a score falls into, best first: steps of 1/64 below the largest score, down to where weights
-/// are nothing. Scores spread over many of them, so that few threads add to one at once.
+/// Returns the bin of a score, best first: 2048 steps of 1/64 below the largest score, down to where weights vanish.
+/// Scores spread over many bins, so that few threads add to one bin at a time.
 __device__ __forceinline__ uint32_t step_of(float score, float largest) {
   const float below = largest - score;
-  return below < 31.98f ? static_cast<uint32_t>(below * 64) : kBins - 1;  // NaN, of two infinities: the last
+  return below < 31.98f ? static_cast<uint32_t>(below * 64) : kBins - 1;  // NaN, from two infinities: the last bin
 }
 
-/// Where the sum of measure(score) reaches `target` (> 0, and at most the sum over the row). Scores are none NaN.
+/// Finds where the sum of measure(score) reaches `target` (> 0, and at most the sum over the row). No score is NaN.
 template <class Measure>
 __device__ __forceinline__ Cut find_cut(const float* scores, int64_t count, float largest, uint64_t target,
                                         RowShared& shared, Measure measure) {
@@ -193,7 +193,7 @@ __device__ __forceinline__ Cut find_cut(const float* scores, int64_t count, floa
   find_bin(target, shared);
   const auto step = static_cast<uint32_t>(shared.result[0]);
   Cut cut{0, shared.result[1]};
-  // Within the step by the digits of the key, 11, 11 and 10 bits of them, the largest first.
+  // Within the step, a radix search finds the key with digits of 11, 11 and 10 bits, the largest digit first.
   for (int known = 32; known > 0; known = known == 32 ? 21 : known == 21 ? 10 : 0) {
     const int shift = known == 32 ? 21 : known == 21 ? 10 : 0;
     const uint32_t digits = shift == 0 ? 0x3ffu : 0x7ffu;
@@ -205,12 +205,12 @@ __device__ __forceinline__ Cut find_cut(const float* scores, int64_t count, floa
     find_bin(target - cut.above, shared);
     cut.key |= (digits - static_cast<uint32_t>(shared.result[0])) << shift;
     cut.above += shared.result[1];
-    __syncthreads();                // all have read the result
+    __syncthreads();                // all threads have read the result
   }
   return cut;
 }
 
-/// A warp's part of the row: parts lie one behind the other, so that the order of warps is that of ids.
+/// A warp's part of the row. The parts are consecutive, so the order of warps is that of ids.
 struct WarpPart {
   int64_t begin, end;
 
@@ -221,8 +221,8 @@ struct WarpPart {
   }
 };
 
-/// The id at which the sum of measure(i) over ids, from the first one on, exceeds `target`, in every thread; the sum
-/// over the row does.
+/// Returns, in every thread, the first id at which the cumulative sum of measure(i) exceeds `target`; the sum over the
+/// row must exceed it.
 template <class Measure>
 __device__ __forceinline__ int64_t find_id(int64_t count, uint64_t target, RowShared& shared, Measure measure) {
   const WarpPart part(count);
@@ -237,7 +237,7 @@ __device__ __forceinline__ int64_t find_id(int64_t count, uint64_t target, RowSh
   __syncthreads();
   uint64_t before = 0;
   for (int w = 0; w < warp; ++w) before += shared.warps[w];
-  if (before <= target && before + sum > target) {  // one warp's part holds the id
+  if (before <= target && before + sum > target) {  // this warp's part contains the id
     for (int64_t base = part.begin; base < part.end; base += 32) {
       uint64_t through = base + lane < part.end ? measure(base + lane) : 0;
 #pragma unroll
@@ -259,13 +259,13 @@ __device__ __forceinline__ int64_t find_id(int64_t count, uint64_t target, RowSh
   return id;
 }
 
-/// The `ties`-th (from 1) id whose score has this key.
+/// Returns the `ties`-th (from 1) id whose score has this key.
 __device__ __forceinline__ int64_t last_tie(const float* scores, int64_t count, uint32_t key, uint64_t ties,
                                             RowShared& shared) {
   return find_id(count, ties - 1, shared, [&](int64_t i) { return uint64_t{score_key(scores[i]) == key}; });
 }
 
-/// Log softmax of a row of logits, as the CPU's.
+/// Log softmax of a row of logits with the same bits as on the CPU.
 struct RowSoftmax {
   float largest, log_total = 0;
 
@@ -280,8 +280,8 @@ struct RowSoftmax {
   __device__ __forceinline__ float operator()(float logit) const { return (logit - largest) - log_total; }
 };
 
-/// Repetition penalty, and ends barred, of the text in `slot`: score(logit, penalised) makes a score of an id's logit.
-/// Each of a text's ids is written as often as it comes, always alike.
+/// Applies the repetition penalty and bars end tokens for the text in `slot`; score(logit, penalised) computes the
+/// score of a logit. An id that occurs several times is written several times with the same value.
 template <class T, class Score>
 __device__ __forceinline__ void apply_rules(const RuleArrays& rules, const TextArrays& texts, int64_t slot,
                                             const T* logits, float* scores, int64_t count, Score score) {

@@ -1,12 +1,12 @@
-// Attention of slots that see mostly the same places, as the beams of a text do: a place is read once for all of them. And of many
-// short texts.
+// Attention of slots that see mostly the same cache positions, such as the beams of a text: each position is read once
+// for all of them. Also used for many short texts.
 //
-// A block has the slots of one text and kWarps heads of keys (or parts of their heads of queries). First it lists the places that
-// any of the slots sees, with a bit for each slot that does: the prompt is in the list once, a place that the beams have of their
-// own as often as it differs. Then each warp takes its head through the list, kKeys entries at a time, of which the next ones are
-// on their way to its own shared memory meanwhile: products on tensor cores, whose rows are the slots times the heads of queries
-// that read the head of keys, with a running softmax (Dao et al., "FlashAttention-2", 2023) that leaves out what a row does not
-// see. What a text gets depends on its own slots alone.
+// A block processes the slots of one text and kWarps key heads (or parts of their query heads). First it lists the
+// cache rows that any of the slots sees, with a bit for each of these slots: a row that is shared, such as the
+// prompt's, is listed once. Then each warp processes the list for its head, kKeys entries at a time, while the next
+// entries are copied to its shared memory. It multiplies on tensor cores, with one row for each slot and query head of
+// the key head, and keeps a running softmax (Dao et al., "FlashAttention-2", 2023) that masks what a row does not see.
+// The result of a text depends only on its own slots.
 #include <cfloat>
 
 #include "cuda/attention/mma.cuh"
@@ -21,20 +21,21 @@ using namespace attention;
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kKeys = 16;           // entries that a warp multiplies at a time
-constexpr int kStages = 2;          // how many such are in shared memory
-constexpr int kRows = 16;           // of a product
-constexpr int kMostShared = 8;      // slots
+constexpr int kStages = 2;          // number of such groups of entries in shared memory
+constexpr int kRows = 16;           // rows of a matrix product
+constexpr int kMostShared = 8;      // maximum number of slots
 constexpr int64_t kMostEntries = 2048;
-constexpr int64_t kFewPlaces = 128;  // of a slot that shares none
-constexpr int64_t kWarpsOfProcessor = 4;  // with fewer warps to do, cutting long texts over blocks is faster
+constexpr int64_t kFewPlaces = 128;  // maximum number of positions of a slot if none are shared
+constexpr int64_t kWarpsOfProcessor = 4;  // with fewer warps of work, splitting long texts over blocks is faster
 
-/// Places that slots of a text see: row of the cache, place, and which slots do.
+/// The cache rows that slots of a text see, with their positions and bits for the slots that see them.
 struct PlaceList {
   int32_t* rows;
-  uint32_t* seen;                   ///< place << kMostShared | bits of slots
+  uint32_t* seen;                   ///< position << kMostShared | bits of slots
   int32_t* warps;                   ///< [kWarps], scratch
 
-  /// Fills it, by places and then slots; returns how many entries there are. The whole block calls it.
+  /// Fills the list, ordered by position and then slot, and returns the number of entries. The whole block must call
+  /// it.
   __device__ __forceinline__ int fill(const DecodeArgs& args, int64_t first_slot, int slots) const {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     int first[kMostShared], end[kMostShared], low = INT_MAX, high = 0, count = 0;
@@ -47,7 +48,7 @@ struct PlaceList {
     for (int base = low; base < high; base += kThreads) {
       const int j = base + static_cast<int>(threadIdx.x);
       int source[kMostShared], own = 0;
-      uint32_t bits[kMostShared];   // of a source's first slot: all slots with it
+      uint32_t bits[kMostShared];   // at a source's first slot: the slots with this source
 #pragma unroll
       for (int b = 0; b < kMostShared; ++b) {
         source[b] = -1, bits[b] = 0;
@@ -84,20 +85,20 @@ struct PlaceList {
         rows[at] = source[b] * static_cast<int>(args.places) + j;
         seen[at++] = static_cast<uint32_t>(j) << kMostShared | bits[b];
       }
-      __syncthreads();              // before `warps` is written anew, and the list is read
+      __syncthreads();              // before `warps` is overwritten and the list is read
     }
     return count;
   }
 };
 
-/// One of the two rows of a warp's products that a lane has: a slot and a head of queries.
+/// One of the two rows of a warp's products that a lane holds: a slot and a query head.
 struct DecodeRow {
   int64_t slot;
   int head, end;
-  uint32_t bit;                     ///< of the slot in PlaceList::seen; 0: there is no such row
+  uint32_t bit;                     ///< of the slot in PlaceList::seen; 0: the row does not exist
 };
 
-/// A warp's way through the list for its head.
+/// A warp's attention over the list for its head.
 template <int D>
 struct HeadOfText {
   static constexpr uint32_t kTileBytes = kKeys * pitch<D> * 2;
@@ -106,8 +107,8 @@ struct HeadOfText {
   const DecodeArgs& args;
   const PlaceList& list;
   int count, kv_head;
-  uint32_t tiles;                   ///< kStages times keys and values
-  DecodeRow row[2];                 ///< lane / 4, and 8 further
+  uint32_t tiles;                   ///< kStages tiles of keys and values
+  DecodeRow row[2];                 ///< rows lane / 4 and lane / 4 + 8
   uint32_t q[kSteps][4];
   float o[1][D / 8][4] = {}, max[2] = {-FLT_MAX, -FLT_MAX}, sum[2] = {};  // maximum in units of log2
 
@@ -126,7 +127,7 @@ struct HeadOfText {
     }
   }
 
-  /// Starts copying the entries from `base` on; those that there are not become zeros.
+  /// Starts copying the entries from `base` on; missing entries become zeros.
   __device__ __forceinline__ void fetch(int base) const {
     constexpr int kChunks = pitch<D> / 8;
     const uint32_t keys = tiles + static_cast<uint32_t>(base / kKeys % kStages) * 2 * kTileBytes;
@@ -142,7 +143,7 @@ struct HeadOfText {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
   }
 
-  /// The score of an entry in units of log2, of a row that sees it.
+  /// Returns the score, in units of log2, of an entry for a row that sees it.
   __device__ __forceinline__ float score(float product, const DecodeRow& of, uint32_t seen) const {
     float x = product * args.scale;
     if (args.cap > 0) x = args.cap * tanhf(x / args.cap);
@@ -150,7 +151,7 @@ struct HeadOfText {
     return x * kLog2E;
   }
 
-  /// Takes in the entries from `base` on, which have arrived.
+  /// Processes the entries from `base` on, which must have arrived in shared memory.
   __device__ __forceinline__ void take(int base) {
     const int t = static_cast<int>(threadIdx.x) % 4;
     const uint32_t keys = tiles + static_cast<uint32_t>(base / kKeys % kStages) * 2 * kTileBytes;
@@ -209,7 +210,7 @@ struct HeadOfText {
 template <int D>
 constexpr uint32_t tiles_bytes = kWarps * kStages * 2 * HeadOfText<D>::kTileBytes;
 
-/// blockIdx.x: text, and kWarps of its heads of keys, each in `parts`.
+/// blockIdx.x: text, and kWarps tasks of it (a key head has `parts` tasks).
 template <int D>
 __global__ void __launch_bounds__(kThreads) shared_decode_kernel(DecodeArgs args, int room) {
   extern __shared__ __align__(128) char shared[];  // tiles, then the list
