@@ -1,4 +1,4 @@
-// GemmPlanner's cache file: one line per GPU, library version and problem; replaced atomically.
+// Cache file of GemmPlanner: one line per GPU, library version and problem; the file is replaced atomically.
 //
 //   blipft-gemm-cache 2
 //   <GPU name> cublaslt-<version> <problem> <microseconds> <algorithm as 8 hexadecimal words joined by dots>
@@ -57,7 +57,7 @@ CacheLock::CacheLock(const std::string& cache_path) {
   }
   file_ = open((cache_path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) return;
-  // A turn takes seconds; a holder that was stopped must not stop everybody.
+  // A process holds the lock for seconds; the wait is limited in case a holder was suspended.
   for (int i = 0; i < 60 * 200; ++i) {
     if (flock(file_, LOCK_EX | LOCK_NB) == 0) return;
     if (errno != EWOULDBLOCK && errno != EINTR) break;
@@ -67,13 +67,13 @@ CacheLock::CacheLock(const std::string& cache_path) {
 }
 
 CacheLock::~CacheLock() {
-  if (file_ >= 0) (void)close(file_);  // gives the lock back
+  if (file_ >= 0) (void)close(file_);  // releases the lock
 }
 
 std::string GemmPlanner::shipped_table() {
   std::error_code error;
   std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  // build/cuda/blipft has it two folders up; an installed program may have it beside itself.
+  // The file is two folders above build/cuda/blipft, or next to an installed program.
   for (int i = 0; !error && i < 3; ++i, folder = folder.parent_path())
     if (const auto file = folder / "share/gemm_algorithms.txt"; std::filesystem::exists(file, error)) return file;
   return "";
@@ -81,7 +81,7 @@ std::string GemmPlanner::shipped_table() {
 
 std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return {};  // the first run
+  if (!std::filesystem::is_regular_file(path, error)) return {};  // the first run has no file
   std::ifstream in(path);
   if (!in) return {};
   std::map<std::string, CacheEntry> entries;
@@ -104,8 +104,8 @@ std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache(const std
 }
 
 void GemmPlanner::add_to_cache(const std::map<std::string, CacheEntry>& found) {
-  // A line that is there but does not work with this library is replaced. Otherwise another rank may have written the
-  // same line meanwhile: it stays, so that all later runs read one and the same choice.
+  // A line that does not work with this library is replaced. Otherwise, if another rank has written a line for the same
+  // problem in the meantime, that line is kept, so that all later runs read the same choice.
   std::map<std::string, CacheEntry> lines = found;
   std::erase_if(lines, [this](const auto& line) { return cache_.count(line.first) == 0; });
   for (const auto& [key, entry] : read_cache(cache_path_)) lines.emplace(key, entry);
@@ -122,7 +122,7 @@ void GemmPlanner::add_to_cache(const std::map<std::string, CacheEntry>& found) {
     if (!out) throw Error(concat("cannot write ", temporary));
     std::filesystem::rename(temporary, cache_path_);
   } catch (const std::exception& error) {
-    // Training goes on without the file; only the next start is slower.
+    // Training continues without the file; only the next start is slower.
     warn(concat("the matrix product cache ", cache_path_, " cannot be written: ", error.what()));
     std::error_code ignored;
     std::filesystem::remove(temporary, ignored);

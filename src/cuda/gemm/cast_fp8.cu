@@ -1,7 +1,8 @@
-// Factors of products in fp8: the largest magnitude of a matrix, then its codes, as they lie and transposed, in one read.
+// Casts of fp8 factors: finds the largest magnitude of a matrix, then writes its quantized values in both layouts in
+// one pass.
 //
-// Hopper's tensor cores multiply fp8 along contiguous memory alone, so that x, dy and the weight are wanted in both
-// layouts. Bounds, for n bf16 elements: 2 n bytes for the magnitude, 3 n for one layout, 4 n for both.
+// Hopper's tensor cores multiply fp8 only along contiguous memory, so x, dy and the weight are needed in both layouts.
+// Memory traffic for n bf16 elements: 2 n bytes for the magnitude, 3 n for one layout, 4 n for both.
 #include <cuda_fp8.h>
 
 #include "cuda/cuda_ops.h"
@@ -14,12 +15,12 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A matrix with rows that may lie apart, read in groups of 8 columns.
+/// A matrix with a row stride, read in groups of 8 columns.
 template <class T>
 struct Rows {
   const T* data;
   int64_t rows, cols, stride;
-  bool aligned;                            ///< each group of 8 at a multiple of 16 bytes
+  bool aligned;                            ///< each group of 8 is 16-byte aligned
 
   __device__ __forceinline__ void load8(int64_t row, int64_t col, float (&x)[8]) const {
     const T* from = data + row * stride + col;
@@ -38,7 +39,8 @@ Rows<T> rows_of(const MatrixView& view) {
   return {view.as<const T>(), view.rows(), view.cols(), stride, aligned16(view.data) && stride % kVector<T> == 0};
 }
 
-/// The greatest of the magnitudes' bits, whose order is that of numbers, with infinities and NaNs above all.
+/// Raises `largest` to the bits of the largest magnitude. Their order is that of the numbers, with infinities and NaNs
+/// largest.
 template <class T>
 __global__ void __launch_bounds__(kThreads) largest_kernel(Rows<T> x, unsigned* largest) {
   const int64_t groups = x.cols / 8, count = x.rows * groups;
@@ -62,7 +64,7 @@ __device__ __forceinline__ uint32_t codes_of_four(const float* x) {
   return low | high << 16;
 }
 
-/// 4 x 4 bytes, transposed: out[i] has byte i of each word.
+/// Transposes 4 x 4 bytes: out[i] contains byte i of each word.
 __device__ __forceinline__ void transpose_bytes(const uint32_t (&in)[4], uint32_t (&out)[4]) {
   const uint32_t a = __byte_perm(in[0], in[1], 0x5140), b = __byte_perm(in[2], in[3], 0x5140);
   const uint32_t c = __byte_perm(in[0], in[1], 0x7362), d = __byte_perm(in[2], in[3], 0x7362);
@@ -74,7 +76,8 @@ constexpr int kTileRows = 128, kTileCols = 64;
 
 using Tile = uint32_t[kTileCols][kTileRows / 4 + 1];
 
-/// The block's tile into [cols, columns]. `words`: of each half of this thread's 8 columns, a word a row.
+/// Writes the block's tile to `transposed` [cols, columns]. `words`: one word per row for each half of this thread's 8
+/// columns.
 __device__ __forceinline__ void store_transposed(const uint32_t (&words)[2][4], Tile& tile, uint8_t* transposed,
                                                  int64_t row0, int64_t col0, int64_t cols, int64_t columns) {
   const int rows4 = static_cast<int>(threadIdx.x) / 8, group = static_cast<int>(threadIdx.x) % 8;
@@ -95,13 +98,13 @@ __device__ __forceinline__ void store_transposed(const uint32_t (&words)[2][4], 
   }
 }
 
-using Count = unsigned long long;          // what atomicAdd takes of 8 bytes
+using Count = unsigned long long;          // the 8-byte type of atomicAdd
 
-/// Of the elements that a thread has cast.
+/// Counts over the elements that a thread has cast.
 struct Found {
   unsigned underflows = 0, not_finite = 0;
 
-  /// 8 elements as they were, and their codes.
+  /// Counts 8 elements `x` and their quantized values.
   __device__ __forceinline__ void add(const float (&x)[8], uint32_t low, uint32_t high) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -110,7 +113,7 @@ struct Found {
       not_finite += (__float_as_uint(x[j]) & 0x7fffffffu) >= 0x7f800000u;
     }
   }
-  /// Adds those of the block to `counts`. By all threads.
+  /// Adds the block's counts to `counts`. All threads of the block must call it.
   __device__ __forceinline__ void add_to(Count* counts) const {
     __shared__ unsigned sums[2];
     if (threadIdx.x < 2) sums[threadIdx.x] = 0;
@@ -125,7 +128,7 @@ struct Found {
   }
 };
 
-/// Where a cast writes, and what it found.
+/// Outputs of a cast.
 struct CastOut {
   float* scale;
   uint8_t *codes, *transposed;
@@ -134,7 +137,7 @@ struct CastOut {
   Count* counts;                           ///< optional
 };
 
-/// A block takes kTileRows x kTileCols; a thread 4 rows x 8 columns of it.
+/// A block casts a tile of kTileRows x kTileCols, a thread 4 rows x 8 columns of it.
 template <class T, bool kE5m2, bool kCodes, bool kTransposed, bool kCounts>
 __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const unsigned* amax, CastOut out) {
   constexpr DType kDType = kE5m2 ? DType::f8e5m2 : DType::f8e4m3;
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const uns
   const int64_t row0 = int64_t{blockIdx.y} * kTileRows, col0 = int64_t{blockIdx.x} * kTileCols;
   const int rows4 = static_cast<int>(threadIdx.x) / 8, group = static_cast<int>(threadIdx.x) % 8;
   const int64_t col = col0 + group * 8;
-  uint32_t words[2][4]{};                  // of each half of the 8 columns: a word a row
+  uint32_t words[2][4]{};                  // one word per row for each half of the 8 columns
   if (col < x.cols) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
@@ -195,7 +198,7 @@ void run_cast(const Fp8Cast& args, const LaunchContext& context) {
   BLIPFT_CUDA_LAUNCHED("cast_fp8_kernel");
 }
 
-/// The same tiles of codes that are there.
+/// Transposes existing quantized values with the same tiles.
 __global__ void __launch_bounds__(kThreads) transpose_fp8_kernel(const uint8_t* codes, uint8_t* transposed, int64_t rows,
                                                                  int64_t cols, int64_t columns) {
   const int64_t row0 = int64_t{blockIdx.y} * kTileRows, col0 = int64_t{blockIdx.x} * kTileCols;
@@ -215,7 +218,7 @@ __global__ void __launch_bounds__(kThreads) transpose_fp8_kernel(const uint8_t* 
   store_transposed(words, tile, transposed, row0, col0, cols, columns);
 }
 
-/// splitmix64 of the word's number, without the bits that would make a number large, infinite or no number.
+/// splitmix64 of the word's index, with the top exponent bit of each byte cleared: no large, infinite or NaN values.
 __global__ void __launch_bounds__(kThreads) fill_fp8_kernel(uint32_t* words, int64_t count, uint32_t seed) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
@@ -234,7 +237,7 @@ void launch_fill_fp8(const Tensor& codes, uint32_t seed, const LaunchContext& co
   BLIPFT_CUDA_LAUNCHED("fill_fp8_kernel");
 }
 
-// Ada's and later tensor cores have fp8.
+// Tensor cores support fp8 from Ada on.
 bool CudaOps::has_fp8() const { return capability_ >= 89; }
 
 void CudaOps::raise_amax(const MatrixView& x, const Tensor& amax, Stream stream) {

@@ -1,8 +1,8 @@
-// Products of one or two rows, which decoding is made of: bound by reading w once.
+// Products of one or two rows, which dominate decoding; bound by reading w once.
 //
-// A block owns rows of w that lie behind each other, as many as the other blocks, so that all end together. A thread owns columns, a
-// pack of each part of blockDim.x packs: what it needs of x stays in its registers, and nothing but w is read in the loop. A row's
-// sums over columns meet in shared memory, in the order of warps.
+// Each block owns the same number of consecutive rows of w, so that all blocks end together. A thread owns columns: one
+// pack out of every blockDim.x packs. It keeps its part of x in registers, so the loop only reads w. The sums of a row
+// over its columns are added in shared memory in the order of warps.
 #include <algorithm>
 
 #include "cuda/cuda_ops.h"
@@ -14,25 +14,25 @@ namespace {
 
 constexpr int kMostThreads = 256;
 constexpr int kMostPacks = 8;                 // of a thread at a time, 8 columns each
-constexpr int kThreadsOfProcessor = 1024;     // with few packs; half as many of those with more registers
-constexpr int kSumBytes = 32 << 10;           // of shared memory, at most
+constexpr int kThreadsOfProcessor = 1024;     // with up to 3 packs; half as many with more registers
+constexpr int kSumBytes = 32 << 10;           // maximum of shared memory
 constexpr int64_t kMostRows = 2;
 
 struct FewRowsArgs {
   const bf16 *w, *x, *bias, *residual;
   bf16* y;
   int64_t x_stride, residual_stride, y_stride;
-  int n, k, rows;                             ///< rows: of w, of a block
+  int n, k, rows;                             ///< rows: rows of w per block
   float scale;
   bool relu;
 };
 
-/// What a thread has of kRows rows of w from its column on, on its way.
+/// A thread's prefetched packs of kRows rows of w.
 template <int kRows, int kPacks>
 struct Ahead {
   uint4 packs[kRows][kPacks];
 
-  /// f(row of kRows, pack, its address) of what lies in [row, end) and the columns of w.
+  /// Calls f(row of kRows, pack, address) for each pack; the address is null outside of [row, end) or w's columns.
   template <class F>
   static __device__ __forceinline__ void each(const FewRowsArgs& args, int row, int end, int column, F f) {
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __forceinline__ float product_of_eight(const uint4& w, const uint4& x
   return sum;
 }
 
-/// M rows of x. A row longer than the packs of all threads is taken in parts, one behind the other.
+/// M rows of x. If a row is longer than the packs of all threads, it is processed in parts.
 template <int M, int kRows, int kPacks>
 __global__ void __launch_bounds__(kMostThreads) few_rows_kernel(FewRowsArgs args) {
   extern __shared__ float few_rows_sums[];    // [M, rows, warps]

@@ -1,12 +1,12 @@
-// Linear layers: every matrix product by cuBLASLt, with bias, ReLU and residuals in its epilogue where it can,
-// and our own kernels where it cannot.
+// Linear layers: cuBLASLt computes every matrix product, with bias, ReLU and residual in its epilogue if supported; our
+// kernels do the rest, and products of few rows.
 //
-// Our tensors are row-major, cuBLASLt's matrices column-major: a row-major [r, c] is a column-major [c, r]. So each
-// product below computes the transposed result, with its factors swapped:
+// Our tensors are row-major, cuBLASLt's matrices column-major: a row-major [r, c] is a column-major [c, r]. Each
+// product below therefore computes the transposed result with swapped factors:
 //   y [M, N] = x w^T     ->  y' [N, M] = w'^T x'      (A = w, transposed; B = x)
 //   dx [M, K] = dy w     ->  dx' [K, M] = w' dy'      (A = w; B = dy)
 //   dw [N, K] = dy^T x   ->  dw' [K, N] = x' dy'^T    (A = x; B = dy, transposed)
-// Factors in fp8 lie so that A is transposed and B is not, the only form that Hopper's tensor cores take.
+// fp8 factors are stored such that A is transposed and B is not, the only form that Hopper's tensor cores support.
 #include "cuda/cuda_ops.h"
 #include "ops/ops_check.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 cudaStream_t cuda_stream(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
-/// The product of `a` and `b` in place of the factors that `problem` and `buffers` name.
+/// Replaces the factors of `problem` and `buffers` by the fp8 factors `a` and `b`.
 void take_fp8(const Fp8Matrix& a, const Fp8Matrix& b, GemmProblem& problem, GemmBuffers& buffers) {
   problem.transpose_a = true, problem.transpose_b = false;
   problem.k = a.codes.cols();
@@ -25,7 +25,7 @@ void take_fp8(const Fp8Matrix& a, const Fp8Matrix& b, GemmProblem& problem, Gemm
   buffers.scale_a = a.scale.data, buffers.scale_b = b.scale.data;
 }
 
-/// What GemmProblem holds as a leading dimension: 0 where the rows lie one behind the other.
+/// Returns the leading dimension for GemmProblem: 0 if the rows are contiguous.
 int64_t stride_of(const MatrixView& view) { return view.contiguous() ? 0 : view.row_stride; }
 
 }  // namespace
@@ -65,7 +65,7 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
     buffers.epilogue_vector = nullptr;
     BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
   }
-  // Ours: what the epilogue could not do, and GELU, whose exact form cuBLASLt does not have.
+  // Our kernels apply what the epilogue does not support, and GELU, whose exact form cuBLASLt does not have.
   if (!in_epilogue && (args.bias || relu))
     launch_bias_activation(product, args.bias, relu ? Activation::relu : Activation::none, context(stream));
   if (gelu) launch_activate(args.pre_activation, args.y.tensor(), Activation::gelu, context(stream));
@@ -103,8 +103,8 @@ void CudaOps::linear_backward_weight(const LinearBackwardWeight& args, Stream st
   problem.ldb = stride_of(args.dy);
   GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
   if (args.dyt8) take_fp8(args.xt8, args.dyt8, problem, buffers);
-  // Our own pass over dy costs less than cuBLASLt's bias gradient epilogue, which leaves it few algorithms to choose
-  // from. It goes first: what it reads, dy, the product then finds in the L2 cache.
+  // A separate pass over dy costs less than cuBLASLt's bias gradient epilogue, for which few algorithms exist. It runs
+  // first, so that the product finds dy in the L2 cache.
   if (args.dbias) launch_column_sums(args.dy, args.dbias, args.accumulate, context(stream));
   BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
 }

@@ -1,14 +1,14 @@
-// The largest magnitude of what a kernel writes, for a cast to fp8 that comes after it (Fp8Magnitude).
+// The largest magnitude of a kernel's output, for a later cast to fp8 (Fp8Magnitude).
 //
-// The order of magnitudes' bits is that of numbers, with infinities and NaNs above all, so that a maximum of whole numbers is
-// enough, whose order changes nothing.
+// The bits of magnitudes have the order of the numbers, with infinities and NaNs largest. An integer maximum therefore
+// suffices, and its result does not depend on the order.
 #pragma once
 
 #include "cuda/vector.cuh"
 
 namespace blipft {
 
-/// The greater of `most` and the bits of the magnitudes in `pack`, as they are stored.
+/// Returns the maximum of `most` and the bits of the magnitudes in `pack`, as stored.
 template <class T, int N>
 __device__ __forceinline__ unsigned larger(unsigned most, const Pack<T, N>& pack) {
   float x[N];
@@ -18,13 +18,14 @@ __device__ __forceinline__ unsigned larger(unsigned most, const Pack<T, N>& pack
   return most;
 }
 
-/// Raises `largest` to the greatest of the warp's. By all threads of a warp.
+/// Raises `largest` to the maximum of the warp. All threads of the warp must call it.
 __device__ __forceinline__ void raise_by_warp(unsigned most, unsigned* largest) {
   most = __reduce_max_sync(0xffffffffu, most);
   if (threadIdx.x % 32 == 0) atomicMax(largest, most);
 }
 
-/// Raises `largest` to the greatest of the block's. By all threads of a block, which is one-dimensional and has whole warps.
+/// Raises `largest` to the maximum of the block. All threads of the block, which must be one-dimensional and consist of
+/// whole warps, must call it.
 __device__ __forceinline__ void raise_by_block(unsigned most, unsigned* largest) {
   __shared__ unsigned of_warps[32];
   most = __reduce_max_sync(0xffffffffu, most);

@@ -1,5 +1,5 @@
-// GemmPlanner: descriptors and choice (see planner.h). Candidates are in search.cpp, timing in timing.cpp, the
-// file in cache.cpp.
+// GemmPlanner: descriptors and choice (see planner.h). The candidates are in search.cpp, timing in timing.cpp, the file
+// in cache.cpp.
 #include "cuda/gemm/planner.h"
 
 #include <algorithm>
@@ -18,17 +18,17 @@ namespace blipft {
 namespace {
 
 constexpr int kQuickCandidates = 16, kThoroughCandidates = 64;
-/// Below this, launches cost more than any choice of algorithm saves; f32 products are for comparisons, not speed.
+/// Below this, launches cost more than a choice saves; plain f32 products are for comparisons, not for speed.
 constexpr double kThoroughFlops = 2e8;
-/// Choices for other sizes of a product that a search goes by: at least, at most, and how far the sizes may lie apart.
+/// Choices for other sizes that replace a search: minimum and maximum number, and maximum ratio of the sizes.
 constexpr size_t kFewestSimilar = 2, kMostSimilar = 4;
 constexpr double kSimilarFactor = 2;
-/// A process that searches for many products gives others their turn, and the file what it has found so far.
+/// After this time a search over many products writes its results to the file and lets other processes search.
 constexpr std::chrono::seconds kTurn{2};
 constexpr std::chrono::milliseconds kBetweenTurns{20};
-constexpr double kGain = 0.99;  // less than 1 % is noise: the heuristic's first candidate stays then
+constexpr double kGain = 0.99;  // a gain below 1 % is noise: the heuristic's first candidate is kept
 
-/// 256, 16 or what there is below that: few distinct values, so that few distinct problems.
+/// Returns 256, 16 or less: few distinct values, so that there are few distinct problems.
 int32_t alignment(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   if (address % 256 == 0) return 256;
@@ -49,7 +49,7 @@ GemmPlan::Layout make_layout(DType dtype, int64_t rows, int64_t cols, int64_t le
   return GemmPlan::Layout(layout);
 }
 
-/// How many variations to try in each round, so that the first round takes about 35 ms of GPU time.
+/// Returns the number of variations for each round; the first round takes about 35 ms of GPU time.
 std::array<size_t, 3> search_rounds(double best_microseconds) {
   const double tries = std::clamp(35e3 / (4 * std::max(best_microseconds, 20.0)), 20.0, 120.0);
   return {static_cast<size_t>(tries), static_cast<size_t>(tries * 0.7), static_cast<size_t>(tries * 0.5)};
@@ -78,7 +78,7 @@ GemmPlan::Preference make_gemm_preference(const GemmProblem& problem) {
     BLIPFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
   };
   set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
-  // Split-K sums its parts in f32 workspace, in a fixed order; sums in the output's own type would round in between.
+  // Split-K adds its parts in f32 workspace in a fixed order; sums in the output's dtype would round in between.
   set_preference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                  static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(problem.align_a));
@@ -99,8 +99,8 @@ std::string GemmProblem::key() const {
 void set_alignments(GemmProblem& problem, const GemmBuffers& buffers) {
   problem.align_a = alignment(buffers.a);
   problem.align_b = alignment(buffers.b);
-  // cuBLASLt has no alignment of its own for the epilogue's vector; kernels treat it like D. Vectors that are rarely
-  // 256-byte aligned must not spoil D's: 16 bytes are what their accesses need.
+  // cuBLASLt has no separate alignment for the epilogue vector; its kernels treat it like D. Vectors are rarely
+  // 256-byte aligned and must not reduce D's alignment: their accesses need only 16 bytes.
   problem.align_d = alignment(buffers.d);
   const int32_t vector = buffers.epilogue_vector ? alignment(buffers.epilogue_vector) : 256;
   if (vector < 16) problem.align_d = std::min(problem.align_d, vector);
@@ -133,7 +133,7 @@ GemmPlan& GemmPlanner::prepare(const GemmProblem& problem, const GemmBuffers& bu
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     BLIPFT_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
     GemmSearch first(handle_, plan, problem);
-    if (const auto choice = first.heuristic(1); !choice.empty()) {  // else unsupported, the caller's other way
+    if (const auto choice = first.heuristic(1); !choice.empty()) {  // else unsupported: the caller has an alternative
       plan.algorithm = choice.front().algorithm;
       plan.supported = true;
       if (!cache_path_.empty() && effort_ != GemmEffort::heuristic) {
@@ -154,7 +154,7 @@ bool GemmPlanner::settle() {
 }
 
 void GemmPlanner::choose(const std::vector<Open>& open) {
-  // Before the lock: with it, this process must not wait for work that hangs on others, who may wait for the lock.
+  // Wait before taking the lock: a process with the lock must not wait for work of others, who may wait for the lock.
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
   for (auto next = open.begin(); next != open.end();) {
     if (next != open.begin()) std::this_thread::sleep_for(kBetweenTurns);
@@ -165,13 +165,13 @@ void GemmPlanner::choose(const std::vector<Open>& open) {
     std::map<std::string, CacheEntry> found;
     for (; next != open.end() && std::chrono::steady_clock::now() < end; ++next) {
       const auto& [problem, plan] = *next;
-      if (take_cached(*problem, *plan)) continue;  // chosen by another process meanwhile
+      if (take_cached(*problem, *plan)) continue;  // chosen by another process in the meantime
       search(*problem, *plan);
       if (plan->microseconds > 0) found[cache_prefix_ + problem->key()] = {plan->microseconds, plan->algorithm};
     }
     if (found.empty()) continue;
     add_to_cache(found);
-    // Without a lock another process may have been faster: what the file said holds.
+    // Without a lock another process may have been faster: use the choices that are in the file.
     for (auto chosen = turn; chosen != next; ++chosen) take_cached(*chosen->problem, *chosen->plan);
   }
 }
@@ -204,7 +204,7 @@ GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
   plan.description.reset(description);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, problem.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  // Algorithms that cannot scale are none, and scaling is seen by the pointers' presence; launches set the real ones.
+  // The pointers must be set because only algorithms that support scaling are valid; launches set the real pointers.
   if (is_fp8(problem.input)) {
     const void* const some = reinterpret_cast<const void*>(uintptr_t{16});
     set(plan.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, some);
@@ -222,7 +222,7 @@ GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
   plan.b = problem.transpose_b ? make_layout(problem.type_of_b(), problem.n, problem.k, problem.ldb)
                                : make_layout(problem.type_of_b(), problem.k, problem.n, problem.ldb);
   plan.d = make_layout(problem.output, problem.m, problem.n, problem.ldd);
-  // Without C the library is handed D in its place.
+  // Without C the library gets D as C.
   if (problem.accumulate && problem.ldc != problem.ldd)
     plan.other_c = make_layout(problem.output, problem.m, problem.n, problem.ldc);
   return plan;
@@ -245,7 +245,7 @@ bool GemmPlanner::take_cached(const GemmProblem& problem, GemmPlan& plan) const 
 bool GemmPlanner::knows(const GemmProblem& problem) const { return cache_.count(cache_prefix_ + problem.key()) > 0; }
 
 GemmSearchReport GemmPlanner::search(const GemmProblem& problem, bool keep) {
-  // Only its alignment matters: the library looks at no pointer before the launch.
+  // Only its alignment matters: the library does not access the pointer before the launch.
   void* vector = has_epilogue_vector(problem) ? reinterpret_cast<void*>(uintptr_t{16}) : nullptr;
   GemmPlan plan = describe_gemm(problem, vector);
   const GemmSearchReport report = search(problem, plan);
@@ -274,21 +274,21 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlanner::chosen_for_similar(const GemmProb
 
 GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan) {
   GemmSearchReport report;
-  // The library's check of a variation does not know addresses: only such as any algorithm can read are varied.
+  // The library's check of a variation does not consider addresses: vary only if they suit all algorithms.
   const bool aligned = std::min({problem.align_a, problem.align_b, problem.align_c, problem.align_d}) >= 16;
   const bool thorough = effort_ == GemmEffort::thorough && (problem.input == DType::bf16 || is_fp8(problem.input) || problem.tf32) && aligned &&
                         problem.flops() >= kThoroughFlops;
   GemmSearch source(handle_, plan, problem);
   const std::vector<cublasLtMatmulAlgo_t> similar = chosen_for_similar(problem);
   const bool seeded =
-      similar.size() >= kFewestSimilar && !GemmSearch(handle_, plan, problem).among(similar).empty();  // that work here
+      similar.size() >= kFewestSimilar && !GemmSearch(handle_, plan, problem).among(similar).empty();  // at least one works here
   std::vector<GemmCandidate> pool = source.heuristic(seeded ? 1 : thorough ? kThoroughCandidates : kQuickCandidates);
   if (pool.empty()) return report;
   const cublasLtMatmulAlgo_t first = pool.front().algorithm;
   plan.algorithm = first;
   plan.supported = true;
   const auto buffers = TimingBuffers::allocate(problem);
-  if (!buffers) return report;  // no memory to spare: the heuristic's first candidate, and nothing for the file
+  if (!buffers) return report;  // too little memory: keep the heuristic's first candidate and write nothing to the file
   const Timing timing;
 
   double best = 0;
@@ -305,7 +305,7 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan)
   time_and_sort(std::exchange(pool, {}));
   if (thorough && !seeded) {
     time_and_sort(source.related());
-    // Each round varies the fastest of all before it.
+    // Each round varies the fastest candidates of all earlier rounds.
     for (const size_t tries : search_rounds(best)) {
       std::vector<GemmCandidate> fresh;
       const size_t bases = std::min<size_t>(pool.size(), 3);
@@ -338,7 +338,7 @@ void GemmPlanner::decide(std::vector<GemmCandidate> pool, const cublasLtMatmulAl
   std::stable_sort(pool.begin(), pool.end(),
                    [](const GemmCandidate& a, const GemmCandidate& b) { return a.microseconds < b.microseconds; });
   if (pool.empty()) return;
-  // Should the first not run, the fastest is what the others are measured by.
+  // If the first candidate does not run, the fastest is the reference.
   const GemmCandidate reference =
       report.first_microseconds > 0 ? GemmCandidate{first, report.first_microseconds} : pool.front();
   GemmCandidate chosen = reference;
@@ -349,7 +349,7 @@ void GemmPlanner::decide(std::vector<GemmCandidate> pool, const cublasLtMatmulAl
     break;
   }
   plan.algorithm = chosen.algorithm;
-  // Rounded to what the file holds, so that decisions taken on it are the same in the next run.
+  // Rounded as in the file, so that decisions based on it are the same in the next run.
   plan.microseconds = report.best_microseconds = std::round(chosen.microseconds * 100) / 100;
   report.best = algorithm_text(plan.algorithm);
 }

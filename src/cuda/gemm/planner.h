@@ -1,8 +1,8 @@
-// GemmPlanner: one cuBLASLt algorithm for each distinct matrix product, timed once and remembered in a file.
+// GemmPlanner: one cuBLASLt algorithm for each distinct matrix product, timed once and stored in a file.
 //
-// "Same seed, same bits" needs the same algorithm in every run, and two timings of nearly equal algorithms may pick
-// differently. The cache file is what makes the choice stable: the first run writes it and later runs read it. Without
-// a cache file (cache path "") nothing is timed and the heuristic's first candidate is taken, which is stable too.
+// "Same seed, same bits" requires the same algorithm in every run, but timing two almost equally fast algorithms may
+// choose either. The cache file makes the choice stable: the first run writes it and later runs read it. Without a
+// cache file (path "") nothing is timed and the heuristic's first candidate is used, which is stable too.
 #pragma once
 
 #include <cublasLt.h>
@@ -18,7 +18,7 @@
 
 namespace blipft {
 
-/// Half of the workspace is cuBLASLt's, the other half belongs to our own kernels.
+/// cuBLASLt's part of the workspace; the rest belongs to our own kernels.
 constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
 cudaDataType_t cuda_type(DType dtype);
@@ -28,20 +28,20 @@ struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   DType input = DType::f32;                 ///< of A and B
-  DType input_b = DType::f32;               ///< of B where `input` is fp8, which may be mixed
-  DType output = DType::f32;                ///< of C, D and the epilogue's vector
+  DType input_b = DType::f32;               ///< of B if `input` is fp8: the two fp8 formats may differ
+  DType output = DType::f32;                ///< of C, D and the epilogue vector
   bool tf32 = false;                        ///< f32 factors are rounded to TF32
   int32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   bool accumulate = false;
   bool in_place = false;                    ///< C is D
   int32_t align_a = 256, align_b = 256, align_c = 256, align_d = 256;  ///< bytes, powers of two
-  /// Leading dimensions, elements from a stored column to the next; 0: the columns lie one behind the other.
+  /// Leading dimensions (elements between stored columns); 0: the columns are contiguous.
   int64_t lda = 0, ldb = 0, ldc = 0, ldd = 0;
 
   auto operator<=>(const GemmProblem&) const = default;
-  /// One word without blanks, for the cache file. Leading dimensions are part of it only where there are any.
+  /// One word without blanks, for the cache file. It includes the leading dimensions only if one is not 0.
   std::string key() const;
-  /// f32 sums, and full f32 products for f32 factors unless tf32 is asked for.
+  /// Sums are f32; products of f32 factors are full f32 unless tf32 is set.
   cublasComputeType_t compute_type() const { return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F; }
   DType type_of_b() const { return is_fp8(input) ? input_b : input; }
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
@@ -51,16 +51,16 @@ struct GemmBuffers {
   const void *a = nullptr, *b = nullptr, *c = nullptr;
   void* d = nullptr;
   void* epilogue_vector = nullptr;          ///< bias (read) or bias gradient (written)
-  float alpha = 1;                          ///< of the product
-  const void *scale_a = nullptr, *scale_b = nullptr;  ///< f32 in device memory, of factors in fp8
+  float alpha = 1;                          ///< factor of the product
+  const void *scale_a = nullptr, *scale_b = nullptr;  ///< f32 in device memory, scales of fp8 factors
 };
 
-/// Elements from the first to the last of a stored matrix of `columns` columns of `rows`.
+/// Number of elements from the first to the last of a stored matrix of `columns` columns with `rows` elements each.
 inline int64_t stored_elements(int64_t rows, int64_t columns, int64_t leading) {
   return leading > 0 ? (columns - 1) * leading + rows : columns * rows;
 }
 
-/// Fills in the alignments that `buffers` have.
+/// Sets the problem's alignments, and in_place, from `buffers`.
 void set_alignments(GemmProblem& problem, const GemmBuffers& buffers);
 
 /// cuBLASLt's descriptors of one problem and the algorithm chosen for it.
@@ -76,29 +76,29 @@ struct GemmPlan {
 
   Description description;
   Layout a, b, d;
-  Layout other_c;                           ///< absent where C is laid out like D
+  Layout other_c;                           ///< absent if C has the layout of D
   cublasLtMatrixLayout_t c() const { return other_c ? other_c.get() : d.get(); }
   cublasLtMatmulAlgo_t algorithm{};
   bool supported = false;                   ///< false: cuBLASLt has no algorithm for this problem
-  double microseconds = 0;                  ///< as timed; 0: not timed
+  double microseconds = 0;                  ///< timed duration; 0: not timed
 };
 
-/// The descriptors of `problem`, without an algorithm.
+/// Returns the descriptors of `problem`, without an algorithm.
 GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector);
-/// Whether the epilogue reads or writes a vector.
+/// True if the epilogue reads or writes a vector.
 bool has_epilogue_vector(const GemmProblem& problem);
-/// What the heuristic must keep to: workspace, alignments, split-K whose sums have a fixed order.
+/// Returns the constraints for the heuristic: workspace, alignments, and split-K with a fixed order of sums.
 GemmPlan::Preference make_gemm_preference(const GemmProblem& problem);
 
-/// How long a product that the file does not know is searched for: not timed at all; the heuristic's first 16; or many
-/// more, with variations of the fastest (about 0.15 s of GPU time for each product). Of a product that differs from two
-/// chosen ones in one size alone, as other micro-batches' do: the choices for the nearest of those, and the heuristic's
-/// first.
+/// How thoroughly to search for the algorithm of a product that is not in the file. heuristic: no timing; quick: the
+/// heuristic's first 16 candidates; thorough: many more, with variations of the fastest (about 0.15 s of GPU time per
+/// product). If at least two timed products differ in only one size (as with other micro-batches), only the choices for
+/// the nearest of these and the heuristic's first candidate are timed.
 enum class GemmEffort { heuristic, quick, thorough };
 
-/// What a search found, for benches.
+/// Result of a search, for benchmarks.
 struct GemmSearchReport {
-  int64_t candidates = 0;                   ///< how many were timed
+  int64_t candidates = 0;                   ///< number of timed candidates
   double first_microseconds = 0;            ///< the heuristic's first candidate; 0: not timed
   double best_microseconds = 0;             ///< the chosen one
   std::string first, best;                  ///< their settings
@@ -108,22 +108,22 @@ struct GemmCandidate;
 
 class GemmPlanner {
  public:
-  /// `cache_path` "": no file and no timing.
+  /// If `cache_path` is "", there is no file and no timing.
   explicit GemmPlanner(const std::string& cache_path, GemmEffort effort = GemmEffort::thorough);
   ~GemmPlanner();
   GemmPlanner(const GemmPlanner&) = delete;
   GemmPlanner& operator=(const GemmPlanner&) = delete;
 
-  /// The plan for `problem`: known, or from the file, or timed now. Timing runs on buffers of its own, which are
-  /// allocated for it and freed at once, so that no data is touched; it is left out while `stream` is captured (then
-  /// the heuristic's first candidate is taken until settle()) or when memory is short.
+  /// Returns the plan for `problem`: a known one, one from the file, or one that is timed now. Timing allocates buffers
+  /// of its own and frees them at once, so no data is touched. While `stream` is captured, or if memory is short,
+  /// nothing is timed: the heuristic's first candidate is used (until settle() if captured).
   ///
-  /// Processes that share the file take turns: one searches, the others wait and read its choice, so that all of them
-  /// run the same algorithm from the first step on. Whoever searches has first waited for all of its own GPU's work,
-  /// collectives too, and so waits for nobody while the others wait for it.
+  /// Processes that share the file take turns: one searches while the others wait and then read its choice, so that all
+  /// run the same algorithm from the first step on. The searching process has first waited for all work on its own GPU,
+  /// including collectives, so it never waits for a process that waits for it.
   GemmPlan& prepare(const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream);
 
-  /// Chooses for the products whose timing was left out in a capture, as prepare() does outside of one. Whether there
+  /// Chooses, as prepare() does, for the products that were not timed because they were captured. Returns true if there
   /// were any.
   bool settle();
 
@@ -131,9 +131,10 @@ class GemmPlanner {
   void run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
       cudaStream_t stream);
 
-  /// Whether the file, or the table that comes with the program, has a line for `problem`.
+  /// True if the file, or the table that comes with the program, has a line for `problem`.
   bool knows(const GemmProblem& problem) const;
-  /// Searches for `problem` with this planner's effort, whatever the file says. `keep`: the file gets the choice.
+  /// Searches for `problem` with this planner's effort, whatever the file contains. `keep`: writes the choice to the
+  /// file.
   GemmSearchReport search(const GemmProblem& problem, bool keep = false);
 
  private:
@@ -149,42 +150,42 @@ class GemmPlanner {
     const GemmProblem* problem;
     GemmPlan* plan;
   };
-  /// Reads the choices that other processes made meanwhile, or searches and writes, some seconds' worth in a turn.
+  /// Reads the choices of other processes, or searches and writes its own, a few seconds at a time.
   void choose(const std::vector<Open>& open);
   /// Times candidates and puts the fastest into `plan`.
   GemmSearchReport search(const GemmProblem& problem, GemmPlan& plan);
-  /// What was chosen for products that differ from `problem` in one size alone, by a factor of 2 at most.
+  /// Returns the choices for products that differ from `problem` in exactly one size, by a factor of at most 2.
   std::vector<cublasLtMatmulAlgo_t> chosen_for_similar(const GemmProblem& problem) const;
-  /// Stage one: few launches of many candidates. `best` is the fastest so far (0: none) and is updated; candidates
-  /// that do not run are dropped.
+  /// Stage one: times few launches of many candidates. `best`, the shortest time so far (0: none), is updated;
+  /// candidates that do not run are removed.
   void time_quickly(std::vector<GemmCandidate>& candidates, GemmPlan& plan, const GemmProblem& problem,
                     const TimingBuffers& buffers, const Timing& timing, double& best);
-  /// Stage two: rounds of a few candidates in turn, each several launches long; the medians.
+  /// Stage two: times a few candidates in turn, several launches each, in several rounds; uses the medians.
   void time_rounds(std::vector<GemmCandidate>& candidates, GemmPlan& plan, const GemmProblem& problem,
                    const TimingBuffers& buffers, const Timing& timing);
-  /// The last word: rounds of the fastest in `pool` (sorted) against the heuristic's first.
+  /// Final stage: times the fastest in `pool` (sorted) against the heuristic's first candidate.
   void decide(std::vector<GemmCandidate> pool, const cublasLtMatmulAlgo_t& first, GemmPlan& plan,
               const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing,
               GemmSearchReport& report);
-  /// Whether `candidate` gives the results of `reference` but for rounding, and the same bits twice.
+  /// True if `candidate` gives the results of `reference` except for rounding, and the same bits twice.
   bool verify(const cublasLtMatmulAlgo_t& candidate, const cublasLtMatmulAlgo_t& reference, GemmPlan& plan,
               const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing);
   cublasStatus_t launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
                         cudaStream_t stream);
   static std::map<std::string, CacheEntry> read_cache(const std::string& path);
-  /// The table that comes with the program, by the place of the program's file; \"\" when there is none.
+  /// Returns the path of the table that comes with the program, found relative to the executable; "" if none.
   static std::string shipped_table();
-  /// Adds lines to the file.
+  /// Adds lines to the cache file.
   void add_to_cache(const std::map<std::string, CacheEntry>& found);
 
   cublasLtHandle_t handle_ = nullptr;
   std::string cache_path_;
   GemmEffort effort_;
-  bool warm_ = false;                       ///< the GPU has left its idle clocks
+  bool warm_ = false;                       ///< true once the GPU has left its idle clocks
   std::string cache_prefix_;                ///< GPU name and cuBLASLt version, the first words of this GPU's lines
-  std::map<std::string, CacheEntry> cache_; ///< every line of the file, other GPUs' too
+  std::map<std::string, CacheEntry> cache_; ///< all lines of the file, including those of other GPUs
   std::map<GemmProblem, GemmPlan> plans_;
-  std::vector<GemmProblem> open_;          // of plans_: to be timed by settle()
+  std::vector<GemmProblem> open_;          // products in plans_ that settle() must time
 };
 
 }  // namespace blipft

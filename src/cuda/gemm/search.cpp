@@ -1,4 +1,4 @@
-// Candidates of GemmPlanner's search (see gemm_search.h).
+// Candidates of GemmPlanner's search (see search.h).
 #include "cuda/gemm/search.h"
 
 #include <algorithm>
@@ -55,7 +55,8 @@ std::array<uint64_t, 8> words_of(const Algorithm& algorithm) {
   return words;
 }
 
-/// Split-K adds its parts in a fixed order only when they wait in workspace; in place they are added as they come.
+/// Split-K adds its parts in a fixed order only if they are in workspace; in-place sums are added in order of
+/// completion.
 bool deterministic(const Algorithm& algorithm) {
   const auto scheme = config<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
   return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -106,7 +107,7 @@ void GemmSearch::ask(const GemmPlan& plan, const GemmProblem& problem, int count
   if (cublasLtMatmulAlgoGetHeuristic(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.c(),
                                      plan.d.get(), preference.get(), count, results.data(),
                                      &found) != CUBLAS_STATUS_SUCCESS)
-    return;  // nothing for this product
+    return;  // no proposal for this product
   for (int i = 0; i < found; ++i) {
     const auto& result = results[static_cast<size_t>(i)];
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
@@ -136,7 +137,7 @@ std::vector<Algorithm> GemmSearch::families() const {
     if (cublasLtMatmulAlgoInit(handle_, problem_.compute_type(), CUDA_R_32F, a, b, out, out, ids[static_cast<size_t>(i)],
                                &algorithm) != CUBLAS_STATUS_SUCCESS)
       continue;
-    // Without tensor cores a large product takes so long that not even one try is worth it.
+    // Without tensor cores a large product is too slow even to try.
     const auto flags = capability<uint64_t>(algorithm, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS);
     if (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK) list.push_back(algorithm);
   }
@@ -151,9 +152,9 @@ std::vector<GemmCandidate> GemmSearch::related() {
   GemmProblem plain = problem_;
   plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   plain.accumulate = plain.in_place = false;
-  plain.lda = plain.ldb = plain.ldc = plain.ldd = 0;  // other sizes would not fit between them
+  plain.lda = plain.ldb = plain.ldc = plain.ldd = 0;  // other sizes might contradict them
   ask_for(plain, 16);
-  // The heuristic's choice jumps with the size; what it likes a few tiles away often is better here too.
+  // The heuristic's choice changes abruptly with the size; its choice for a nearby size is often better here too.
   const auto near = [](int64_t size) {
     return std::array<int64_t, 4>{std::max<int64_t>(256, size / 256 * 256), (size + 255) / 256 * 256, 2 * size,
                                   std::max<int64_t>(64, size / 2 / 8 * 8)};
@@ -183,7 +184,7 @@ void GemmSearch::vary_tiles(const Algorithm& base, size_t limit, std::vector<Gem
     GemmCandidate candidate;
     double cost;
   };
-  // Full waves cost least; tiles below about 128 x 192 move more through shared memory per product.
+  // Full waves are best; tiles below about 128 x 192 move more data through shared memory per product.
   int device = 0, multiprocessors = 1;
   BLIPFT_CUDA_CHECK(cudaGetDevice(&device));
   BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
@@ -201,7 +202,7 @@ void GemmSearch::vary_tiles(const Algorithm& base, size_t limit, std::vector<Gem
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.cost < b.cost; });
   for (const Ranked& r : ranked) {
     if (to.size() < limit) to.push_back(r.candidate);
-    else seen_.erase(words_of(r.candidate.algorithm));  // may come up again
+    else seen_.erase(words_of(r.candidate.algorithm));  // may be proposed again
   }
 }
 
@@ -214,7 +215,7 @@ std::vector<GemmCandidate> GemmSearch::variations(const Algorithm& base, size_t 
   };
   if (capability<int32_t>(base, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT) != 0)
     for (uint32_t swizzle = 0; swizzle <= 1; ++swizzle) vary(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, swizzle);
-  // What the options mean is not documented; those that the heuristic uses come first.
+  // The meaning of the options is undocumented; those that the heuristic uses are tried first.
   for (uint32_t option : options_[config<int32_t>(base, CUBLASLT_ALGO_CONFIG_ID)])
     vary(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, option);
   if (capability<int32_t>(base, CUBLASLT_ALGO_CAP_SPLITK_SUPPORT) != 0) {

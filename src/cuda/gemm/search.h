@@ -1,5 +1,5 @@
-// Which cuBLASLt algorithms are worth timing for one matrix product: what the heuristic proposes, what it proposes for
-// related products, and variations of the fastest ones found so far.
+// Candidates for timing one matrix product: cuBLASLt's heuristic proposals for it and for related products, and
+// variations of the fastest candidates found so far.
 #pragma once
 
 #include <array>
@@ -17,29 +17,29 @@ struct GemmCandidate {
   double microseconds = 0;  ///< 0: not timed, or it does not run
 };
 
-/// The values of an algorithm's settings, e.g. "id66 tile23 stages35 cluster3 split1 swizzle0 custom2".
+/// Returns the values of an algorithm's settings, e.g. "id66 tile23 stages35 cluster3 split1 swizzle0 custom2".
 std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm);
 
-/// Proposes each algorithm at most once, and only such as cuBLASLt accepts for the problem, that fit the workspace and
-/// whose split-K sums are deterministic.
+/// Proposes each algorithm at most once. All proposals are accepted by cuBLASLt for the problem, fit into the
+/// workspace, and have deterministic split-K sums.
 class GemmSearch {
  public:
-  /// Keeps references; `plan` needs descriptors only.
+  /// Keeps references; `plan` only needs descriptors.
   GemmSearch(cublasLtHandle_t handle, const GemmPlan& plan, const GemmProblem& problem);
 
-  /// The heuristic's list, at most `count`, best guess first.
+  /// Returns the heuristic's list, at most `count`, best first.
   std::vector<GemmCandidate> heuristic(int count);
-  /// What the heuristic proposes for products of nearly this size, without epilogue, and for each algorithm family.
+  /// Returns the heuristic's proposals for products of similar size, without epilogue, and for each algorithm family.
   std::vector<GemmCandidate> related();
-  /// Those of `algorithms` that are new.
+  /// Returns those of `algorithms` that are new and work.
   std::vector<GemmCandidate> among(const std::vector<cublasLtMatmulAlgo_t>& algorithms);
-  /// `base` with one setting changed (order of tiles, options, split-K, cluster, stages, tile); at most `limit`.
+  /// Returns `base` with one setting changed (tile order, options, split-K, cluster, stages, tile); at most `limit`.
   std::vector<GemmCandidate> variations(const cublasLtMatmulAlgo_t& base, size_t limit);
 
  private:
-  /// Adds what the heuristic proposes for this very product, when it is new.
+  /// Adds a heuristic proposal for exactly this product if it is new.
   void take_proposed(const cublasLtMatmulAlgo_t& algorithm, std::vector<GemmCandidate>& to);
-  /// Adds it when it is new and works. `waves`: how often the GPU is filled, 0 when unknown.
+  /// Adds `algorithm` if it is new and works. `waves`: number of waves of blocks on the GPU, 0 if unknown.
   bool take(const cublasLtMatmulAlgo_t& algorithm, std::vector<GemmCandidate>& to, double* waves = nullptr);
   void ask(const GemmPlan& plan, const GemmProblem& problem, int count, const cublasLtMatmulAlgo_t* family,
            std::vector<GemmCandidate>& to);
@@ -50,7 +50,7 @@ class GemmSearch {
   const GemmPlan& plan_;
   const GemmProblem& problem_;
   std::set<std::array<uint64_t, 8>> seen_;
-  std::map<int32_t, std::set<uint32_t>> options_;  ///< custom options in the heuristic's proposals, by family
+  std::map<int32_t, std::set<uint32_t>> options_;  ///< custom options in the heuristic's proposals, by algorithm family
 };
 
 }  // namespace blipft

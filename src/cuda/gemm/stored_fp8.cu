@@ -1,5 +1,5 @@
-// Matrices that are stored in fp8: parts of them to codes and back, and the magnitude that their scale is of. Bound by memory:
-// a thread has 8 neighbouring numbers, as a word of 8 bytes of codes and 16 or 32 bytes of values.
+// Matrices that are stored in fp8: conversion of parts of them, and the largest magnitude for their scale.
+// Memory-bound: a thread handles 8 adjacent numbers, which are 8 bytes of fp8 and 16 or 32 bytes of values.
 #include <cuda_fp8.h>
 
 #include "cuda/cuda_ops.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kNumbers = 8;                // of a thread
 
-/// The numbers from `first` on; zeros behind the last one.
+/// Loads 8 numbers from `first` on; numbers at and after n are zeros.
 template <class T>
 __device__ __forceinline__ void load8(const T* __restrict__ values, int64_t first, int64_t n, bool aligned,
                                       float (&x)[kNumbers]) {
@@ -31,7 +31,7 @@ encode_fp8_kernel(const T* __restrict__ values, const float* __restrict__ scale,
                   bool aligned) {
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kNumbers;
   if (first >= n) return;
-  const float factor = __frcp_rn(*scale);  // a power of two, and exact
+  const float factor = __frcp_rn(*scale);  // exact: a power of two
   float x[kNumbers];
   load8(values, first, n, aligned, x);
   uint8_t eight[kNumbers];
@@ -71,7 +71,7 @@ decode_fp8_kernel(const uint8_t* __restrict__ codes, const float* __restrict__ s
   }
 }
 
-/// The order of magnitudes' bits is that of numbers, with infinities and NaNs above all.
+/// Raises `largest` to the bits of the largest magnitude; infinities and NaNs are largest.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
 raise_largest_kernel(const T* __restrict__ values, unsigned* largest, int64_t n, bool aligned) {
@@ -84,12 +84,12 @@ raise_largest_kernel(const T* __restrict__ values, unsigned* largest, int64_t n,
     for (int j = 0; j < kNumbers; ++j) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
   }
   most = __reduce_max_sync(0xffffffffu, most);
-  if (threadIdx.x % 32 == 0) atomicMax(largest, most);  // of whole numbers: their order changes nothing
+  if (threadIdx.x % 32 == 0) atomicMax(largest, most);  // an integer maximum does not depend on the order
 }
 
 __global__ void fp8_scale_kernel(const unsigned* largest, float* scale) { *scale = fp8_scale(*largest, DType::f8e4m3); }
 
-/// Blocks for n numbers that a loop goes over.
+/// Returns the number of blocks for a grid-stride loop over n numbers.
 unsigned blocks_for(int64_t n, const LaunchContext& context) {
   return static_cast<unsigned>(std::min<int64_t>(ceil_div(n, kThreads * kNumbers), int64_t{context.sm_count} * 8));
 }

@@ -1,5 +1,5 @@
-// Timing of GEMM candidates. Launches rotate through sets of buffers, because a layer never finds its weights in the L2
-// cache; candidates take turns, because clocks and power drift.
+// Timing of GEMM candidates. Launches rotate through sets of buffers because a layer never finds its weights in the L2
+// cache. Candidates are timed in turn because clocks and power drift.
 #include "cuda/gemm/timing.h"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kRotateBytes = int64_t{130} << 20;  // more than twice the L2 cache
 constexpr int64_t kMaxSets = 24;
 constexpr int kQuickPasses = 2;
-constexpr double kQuickMargin = 1.15;  // a candidate further behind than this after one pass is not timed again
+constexpr double kQuickMargin = 1.15;  // a candidate that is slower than this times the best after one pass is not
+                                       // timed again
 
 struct GraphOwner {
   cudaGraph_t graph = nullptr;
@@ -31,7 +32,7 @@ struct GraphOwner {
   }
 };
 
-/// Pairs of events around stretches of one stream.
+/// Pairs of events that measure intervals of one stream.
 class Stopwatches {
  public:
   explicit Stopwatches(size_t count) : events_(2 * count, nullptr) {
@@ -45,7 +46,7 @@ class Stopwatches {
   Stopwatches& operator=(const Stopwatches&) = delete;
   void start(size_t i, cudaStream_t stream) { BLIPFT_CUDA_CHECK(cudaEventRecord(events_[2 * i], stream)); }
   void stop(size_t i, cudaStream_t stream) { BLIPFT_CUDA_CHECK(cudaEventRecord(events_[2 * i + 1], stream)); }
-  /// After the stream is synchronized.
+  /// Requires a synchronized stream.
   double microseconds(size_t i) const {
     float milliseconds = 0;
     BLIPFT_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events_[2 * i], events_[2 * i + 1]));
@@ -56,7 +57,7 @@ class Stopwatches {
   std::vector<cudaEvent_t> events_;
 };
 
-/// Microseconds of one launch, roughly.
+/// Returns a rough estimate of one launch in microseconds.
 double guess(const GemmProblem& problem) {
   const double flops_of_a_microsecond =
       is_fp8(problem.input) ? 1200e6 : problem.input == DType::bf16 ? 600e6 : problem.tf32 ? 300e6 : 40e6;
@@ -73,7 +74,7 @@ int64_t elements_of_b(const GemmProblem& p) {
 }
 int64_t elements_of_d(const GemmProblem& p) { return stored_elements(p.m, p.n, p.ldd); }
 
-/// Bytes of one set's parts.
+/// Byte sizes of the parts of one buffer set.
 struct SetBytes {
   explicit SetBytes(const GemmProblem& p)
       : a(padded(elements_of_a(p), p.input)), b(padded(elements_of_b(p), p.type_of_b())),
@@ -85,7 +86,7 @@ struct SetBytes {
   int64_t total() const { return a + b + d + c + vector + scale; }
 };
 
-/// Cuts one set out of memory at `next`, at addresses aligned exactly as the problem says, and fills it.
+/// Places one set at `next`, with exactly the alignments of the problem, and fills it.
 GemmBuffers make_set(const GemmProblem& problem, const SetBytes& bytes, char* next) {
   const auto take = [&](int64_t size, int32_t align) {
     char* place = next + (align < 256 ? align : 0);
@@ -98,7 +99,7 @@ GemmBuffers make_set(const GemmProblem& problem, const SetBytes& bytes, char* ne
   set.a = a, set.b = b;
   set.d = take(bytes.d, problem.align_d);
   set.c = bytes.c > 0 ? take(bytes.c, problem.align_c) : set.d;
-  // Zeros run faster than real data.
+  // Random values, because zeros run faster than real data.
   const LaunchContext context;
   if (is_fp8(problem.input)) {
     launch_fill_fp8({a, problem.input, {elements_of_a(problem)}}, 1, context);
@@ -111,7 +112,7 @@ GemmBuffers make_set(const GemmProblem& problem, const SetBytes& bytes, char* ne
     launch_fill_normal({b, problem.input, {elements_of_b(problem)}}, 1, 2, 0, 0, 0.02f, context);
   }
   if (bytes.vector > 0) {
-    // Biases lie wherever their unit's parameters put them.
+    // A bias has the alignment of its position among its unit's parameters.
     set.epilogue_vector = take(bytes.vector, std::min(problem.align_d, 16));
     const Tensor vector{set.epilogue_vector, problem.output, {std::max(problem.m, problem.n)}};
     launch_fill_normal(vector, 1, 3, 0, 0, 1, context);
@@ -133,7 +134,7 @@ float number(const char* from, DType dtype) {
   return value;
 }
 
-/// Parts of a result: the first, the last and evenly between.
+/// Copies parts of a result: the first, the last, and evenly spaced parts between.
 std::vector<char> sample(const void* from, int64_t bytes) {
   constexpr int64_t kParts = 48, kPart = 8192;
   const int64_t parts = bytes <= kParts * kPart ? 1 : kParts, part = parts == 1 ? bytes : kPart;
@@ -147,11 +148,12 @@ std::vector<char> sample(const void* from, int64_t bytes) {
   return out;
 }
 
-/// Equal but for the rounding of the output and the order of f32 sums.
+/// True if the results are equal except for the rounding of the output and the order of f32 sums.
 bool close_to(const std::vector<char>& got, const std::vector<char>& wanted, const GemmProblem& problem) {
   const DType dtype = problem.output;
-  // Both are rounded to bf16 (2^-9 each at most); f32 sums of k products differ by far less than 1e-3 of the rms. With
-  // TF32 one algorithm may take full f32 factors: factors rounded by 2^-12 in the mean leave 3e-4, here and there more.
+  // Both are rounded to bf16 (at most 2^-9 each); f32 sums of k products differ by far less than 1e-3 of the rms. With
+  // TF32, one algorithm may use full f32 factors: rounding factors by 2^-12 on average changes results by 3e-4,
+  // sometimes more.
   const double share = problem.tf32 ? 4e-3 : 1e-3;
   const auto size = static_cast<size_t>(dtype_size(dtype));
   double squares = 0;
@@ -176,7 +178,7 @@ GemmPlanner::Timing::~Timing() { (void)cudaStreamDestroy(stream); }
 
 std::optional<GemmPlanner::TimingBuffers> GemmPlanner::TimingBuffers::allocate(const GemmProblem& problem) {
   const SetBytes bytes(problem);
-  BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());  // nobody else's kernels beside the timed ones
+  BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());  // no other kernels run during the timing
   void* raw = nullptr;
   cudaError_t status = cudaErrorMemoryAllocation;
   int64_t count = std::clamp<int64_t>(ceil_div(kRotateBytes, bytes.total()), 1, kMaxSets);
@@ -216,12 +218,12 @@ void GemmPlanner::time_quickly(std::vector<GemmCandidate>& candidates, GemmPlan&
       status = launch(plan, problem, buffers.sets[next++ % buffers.sets.size()], buffers.workspace, stream);
     return status == CUBLAS_STATUS_SUCCESS;
   };
-  // Once each, untimed: loads the kernels. Some that cuBLASLt accepts do not run.
+  // One untimed launch each loads the kernels. Some algorithms that cuBLASLt accepts do not run.
   std::erase_if(candidates, [&](const GemmCandidate& candidate) { return !start(candidate, 1); });
   (void)cudaGetLastError();
   if (candidates.empty()) return;
   const int repeats = static_cast<int>(std::clamp(40.0 / guess(problem), 1.0, 6.0));
-  // The GPU rises from its idle clocks in the first tens of milliseconds; later searches come soon after.
+  // The GPU leaves its idle clocks in the first tens of milliseconds; later searches follow soon.
   const double warm_up = std::exchange(warm_, true) ? 1e3 : 50e3;
   (void)start(candidates.front(), static_cast<int>(std::clamp(warm_up / guess(problem), 4.0, 2000.0)));
 
@@ -265,14 +267,14 @@ void GemmPlanner::time_rounds(std::vector<GemmCandidate>& candidates, GemmPlan& 
       (void)cudaGetLastError();
       continue;
     }
-    rewrite_graph(graphs[i].graph);  // as a captured step is: else split-K pays for its memset
+    rewrite_graph(graphs[i].graph);  // like a captured step: otherwise split-K is slowed down by its memset
     BLIPFT_CUDA_CHECK(cudaGraphInstantiate(&graphs[i].executable, graphs[i].graph, 0));
   }
   Stopwatches watches(candidates.size());
   std::vector<std::vector<double>> times(candidates.size());
-  for (size_t round = 0; round <= rounds; ++round) {  // the first one warms up
+  for (size_t round = 0; round <= rounds; ++round) {  // the first round is warm-up
     for (size_t place = 0; place < graphs.size(); ++place) {
-      const size_t i = (place + round) % graphs.size();  // nobody always follows the same one
+      const size_t i = (place + round) % graphs.size();  // vary which candidate precedes which
       if (!graphs[i].executable) continue;
       watches.start(i, stream);
       BLIPFT_CUDA_CHECK(cudaGraphLaunch(graphs[i].executable, stream));

@@ -1,5 +1,5 @@
-// What GemmPlanner times candidates with: buffers filled with random numbers and a stream of its own; and the lock that
-// lets one process at a time search.
+// Resources for timing candidates of GemmPlanner (buffers with random numbers, a stream), and the lock that allows only
+// one process at a time to search.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace blipft {
 
-/// Device memory for one timing; freed when it ends.
+/// Owns device memory for one timing.
 class TimingMemory {
  public:
   TimingMemory() = default;
@@ -30,9 +30,9 @@ class TimingMemory {
 
 struct GemmPlanner::TimingBuffers {
   TimingMemory memory;
-  std::vector<GemmBuffers> sets;  ///< together larger than the L2 cache, where memory allows
+  std::vector<GemmBuffers> sets;  ///< together larger than the L2 cache, if memory suffices
   void* workspace = nullptr;
-  /// Nothing when the device has too little free memory.
+  /// Returns nothing if the device has too little free memory.
   static std::optional<TimingBuffers> allocate(const GemmProblem& problem);
 };
 
@@ -44,9 +44,9 @@ struct GemmPlanner::Timing {
   Timing& operator=(const Timing&) = delete;
 };
 
-/// The cache file's lock between processes, held from construction to destruction. Where the file system has no
-/// locks, or another process holds it for a minute, work goes on without it: then ranks may choose for themselves, and
-/// differ in their last bits.
+/// Lock of the cache file between processes, held from construction to destruction. If the file system has no locks, or
+/// another process holds the lock for a minute, the process continues without it: ranks may then choose differently,
+/// and their results may differ in the last bits.
 class CacheLock {
  public:
   explicit CacheLock(const std::string& cache_path);
