@@ -1,56 +1,57 @@
-// Attention on CUDA: checks, and the choice among the kernel families.
+// Attention on CUDA: checks of the arguments and selection of a kernel family.
 //
-//   wgmma_forward.cu,            bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all
+//   wgmma_forward.cu,            bf16 with warpgroup products (Hopper), for vision towers: 256 or 257 tokens that all
 //   wgmma_backward.cu            see each other, head sizes 80, 88 and 96 (forward: 64 too)
 //   wgmma_long_forward.cu, wgmma_long_backward.cu
 //                                bf16 with warpgroup products, any number of tokens, causal or not, head sizes 64 and
-//                                128, packed or not (backward: where the short one does not reach; see
+//                                128, packed or not (backward: if the short one does not support the shape; see
 //                                backward_kernels)
 //   few_queries_forward.cu, few_queries_backward.cu
-//                                bf16 with mma.sync, up to 32 queries over 64 to 576 keys (the Q-Former looks at a
-//                                picture): the warps share the keys
+//                                bf16 with mma.sync, up to 32 queries over 64 to 576 keys (the Q-Former attends to an
+//                                image): the warps divide the keys
 //   forward.cu                   bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared
 //                                memory) and `streaming`
 //   backward_short.cu            bf16 backward in one pass over a (sample, head), up to 272 queries
 //   backward_long.cu             bf16 backward for any length: delta, then dK/dV, then dQ
 //   score_forward.cu, score_backward.cu, score_relative.cu
-//                                bf16 with mma.sync, any length, where scores change between the product and the
+//                                bf16 with mma.sync, any length, if scores change between the product and the
 //                                softmax: caps (Gemma 2), relative positions and their gradient (T5); heads of 129 to
-//                                256 (Gemma), keys packed by themselves (cross attention of packed samples), dropout
-//                                over packed samples: the kernels of streaming.cuh and backward_long.cuh, for wide
-//                                heads' backward those of backward_wide.cuh
+//                                256 (Gemma), separately packed keys (cross-attention of packed samples), dropout
+//                                with packed samples. They use the kernels of streaming.cuh and backward_long.cuh,
+//                                and for the backward of wide heads those of backward_wide.cuh
 //   wgmma_wide_forward.cu, wgmma_wide_backward.cu
-//                                the same for heads of 129 to 256 with warpgroup products
+//                                score_ functionality for heads of 129 to 256 with warpgroup products
 //   tf32_forward.cu, tf32_backward.cu
-//                                f32 with products in TF32 (mma.sync) where that is allowed (LaunchContext::tf32): any
-//                                length, packed or not, grouped or not, with dropout or not
-//   general.cu                   f32, also in TF32 where heads are not aligned to 16 bytes, and bf16 heads that are not
-//                                aligned to 8 bytes
-//   general_extra.cu             the same with windows and caps, with relative positions, with keys packed by
-//                                themselves, and for heads of up to 256
-// Windows (AttentionForward::window) that leave keys out are for the streaming kernel of forward.cu, for
-// backward_long.cu, for the score_ kernels, and, in f32, for general_extra.cu. The score_ kernels do not take dropout
-// with heads of more than 128, nor, as forward.cu's and backward_long.cu's, with grouped queries; no relative positions
-// with these; and no table of relative positions that does not fit into shared memory beside their tiles.
-// None writes scores to memory or uses float atomics; all are deterministic.
+//                                f32 with products in TF32 (mma.sync) if LaunchContext::tf32: any length, packed or
+//                                not, grouped or not, with dropout or not
+//   general.cu                   f32 (with TF32 too, if heads are not 16-byte aligned), and bf16 heads that are not
+//                                8-byte aligned
+//   general_extra.cu             like general.cu, with windows, caps, relative positions or separately packed keys, and
+//                                for heads of up to 256
+// Windows (AttentionForward::window) that exclude keys are supported by the streaming kernel of forward.cu, by
+// backward_long.cu, by the score_ kernels, and, in f32, by general_extra.cu. Like forward.cu and backward_long.cu, the
+// score_ kernels do not combine dropout with grouped queries; they also support no dropout for heads of more than 128,
+// no relative positions with grouped queries, and no table of relative positions that does not fit into shared memory
+// with their tiles.
+// No kernel writes scores to memory or uses float atomics; all are deterministic.
 //
-// The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
-// what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
+// The bias gradient (AttentionBackward::dbias) is computed from partial sums, one row per sample, that the wgmma and
+// the short backward write from their registers; for the other kernels, by a separate pass over dq, dk and dv.
 //
-// Packed samples (AttentionForward::packing) are for all but the wgmma (257 tokens) and the few-queries kernels. Grids
-// and shared memory follow from the most rows a sample can have and from all rows, which the host knows; the kernels
-// read each sample's own first row and number of rows. Grouped queries (kv_heads) are for all but these and the short
-// backward; with dropout for the f32 and the general ones alone.
+// Packed samples (AttentionForward::packing) are supported by all but the wgmma (257 tokens) and the few-queries
+// kernels. Grids and shared memory depend on the maximum rows of a sample and on the total rows, which the host knows;
+// the kernels read each sample's first row and length. Grouped queries (kv_heads) are supported by all but these and
+// the short backward; together with dropout only by the f32 and the general kernels.
 //
-// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, 256, in shared memory to a multiple
-// of 16, with zeros; in TF32 to 64, 96 or 128.
+// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, 256, and in shared memory to a
+// multiple of 16, with zeros; in TF32 to 64, 96 or 128.
 //
-// Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
+// Lower bounds on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations including padding):
 //   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
 //   16 x 32 x 82 x 82 x 80, causal    forward 27 MB = 6 us, 1 GFLOP = 2 us; backward 54 MB = 13 us, 3 GFLOP = 6 us
-// With mma.sync the vision tower is bound by shared-memory bandwidth (a 16 x 16 block of B feeds 2 mma for each 16 rows
-// of A that a warp holds, and costs as much shared-memory time as 2.5 mma: hence 32 rows a warp); the language model by
-// device memory: few bytes, many blocks in flight.
+// With mma.sync the vision tower is bound by shared-memory bandwidth: a 16 x 16 block of B feeds 2 mma for each 16 rows
+// of A of a warp and costs as much shared-memory time as 2.5 mma, so each warp has 32 rows. The language model is bound
+// by device memory: few bytes, many blocks in flight.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -111,7 +112,7 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   p.kv_heads = static_cast<int>(a.heads_of_kv());
   p.group = p.heads / p.kv_heads;
   p.rows = static_cast<int>(a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens);
-  p.window = a.window < a.query_tokens ? static_cast<int>(a.window) : 0;  // else it leaves nothing out
+  p.window = a.window < a.query_tokens ? static_cast<int>(a.window) : 0;  // else it excludes nothing
   p.cap = a.cap;
   p.relative = a.relative.values.as<const float>();
   p.behind = static_cast<int>(a.relative.behind);
@@ -122,7 +123,7 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   return p;
 }
 
-/// Whether every row of every head starts at a multiple of `elements` elements.
+/// True if every row of every head starts at a multiple of `elements` elements.
 bool aligned(const Params& p, DType dtype, std::initializer_list<View> views, int elements) {
   if (p.head_size % elements != 0) return false;
   for (const View& v : views)
@@ -132,27 +133,27 @@ bool aligned(const Params& p, DType dtype, std::initializer_list<View> views, in
   return true;
 }
 
-/// Whether the tensor-core kernels can take this; sets p.wide. They load 16 or 8 bytes at a time, and they take a row's
-/// maximum before they scale, which needs a positive scale.
+/// True if the tensor-core kernels support these arguments; sets p.wide. They load 16 or 8 bytes at a time and take a
+/// row's maximum before scaling, which requires a positive scale.
 bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
   p.wide = aligned(p, dtype, views, 8);
   return dtype == DType::bf16 && p.scale > 0 && aligned(p, dtype, views, 4);
 }
 
-/// Whether of the tensor-core kernels the mma_score ones are for this.
+/// True if, of the tensor-core kernels, only the mma_score kernels support these arguments.
 bool needs_scores(const Params& p) { return attention::changes_scores(p) || (p.starts && p.dropout); }
 
-/// Whether the TF32 kernels may and can take this, 16 bytes at a time.
+/// True if the TF32 kernels are allowed and support these arguments, with accesses of 16 bytes.
 bool fits_tf32(const Params& p, DType dtype, std::initializer_list<View> views, const LaunchContext& context) {
   return context.tf32 && dtype == DType::f32 && p.scale > 0 && p.window == 0 && !attention::changes_scores(p) &&
          aligned(p, dtype, views, 4);
 }
 
-/// Most rows of a packed sample up to which the one-pass kernels come before those of wgmma_long: these compute 7
-/// products instead of 5, in two kernels, but no warp is idle because its sample is shorter than others.
+/// Maximum rows of a packed sample for which the one-pass kernels are preferred to wgmma_long. wgmma_long computes 7
+/// products instead of 5, in two kernels, but has no idle warps for samples that are shorter than others.
 constexpr int kMostOnePassRows = 96;
 
-/// Enqueues backward; whether the kernel made p.dbias_partials.
+/// Enqueues backward; returns true if the kernel wrote p.dbias_partials.
 bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
   const auto views = {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv};
   if (fits_tf32(p, dtype, views, context) && attention::tf32_backward(p, context.stream)) return false;
@@ -232,7 +233,7 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
     sums.add(args.dbias, args.accumulate_dbias);
     launch_reduce_partials(sums, context);
   } else if (args.dbias) {
-    // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
+    // check_args() has verified that dq, dk and dv are the columns of one matrix, which starts at dq.
     launch_column_sums(Tensor{args.dq.data, a.dtype, {p.rows, columns}}, args.dbias, args.accumulate_dbias, context);
   }
   if (args.drelative) launch_relative_gradient(args, p, context);

@@ -1,19 +1,19 @@
-// Attention backward on tensor cores, the part that both backward kernel families share: probabilities and score
+// Attention backward on tensor cores, the part that both mma.sync kernel families share: probabilities and score
 // gradients of one warp's tile.
 //
 // With P = exp(scale q k^T - lse), M the dropout mask over (1 - p), dP = (dO V^T) * M, delta = rowsum(dO * O):
 //   dS = P * (dP - delta),  dQ = scale dS K,  dK = scale dS^T Q,  dV = (P * M)^T dO      (Dao et al. 2022, appendix B)
-// lse is kept as lse * log2(e), and as +inf for rows that do not exist or see no key: their P is exp2(-inf) = 0.
+// lse is stored as lse * log2(e), and as +inf for rows that do not exist or see no key: their P is exp2(-inf) = 0.
 #pragma once
 
 #include "cuda/attention/forward.cuh"
 
 namespace blipft::attention {
 
-/// lse of a query for the exp2 domain; +inf makes the row's probabilities zero.
+/// Returns lse of a query in the exp2 domain; +inf makes the row's probabilities zero.
 __device__ __forceinline__ float lse_log2(float lse) { return lse == -INFINITY ? INFINITY : lse * kLog2e; }
 
-/// 8 columns of a row of a head; zeros at and after head_size.
+/// Loads 8 columns of a row of a head; columns at and after head_size are zeros.
 __device__ __forceinline__ uint4 load8(const bf16* source, int column, int head_size, bool wide) {
   if (wide) return *reinterpret_cast<const uint4*>(source);
   const uint2 low = *reinterpret_cast<const uint2*>(source);
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint4 load8(const bf16* source, int column, int head_
   return {low.x, low.y, high.x, high.y};
 }
 
-/// Sum of the products of 8 bf16 pairs.
+/// Returns the sum of the products of 8 bf16 pairs.
 __device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
   const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
   float sum = 0;
@@ -33,8 +33,8 @@ __device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
   return sum;
 }
 
-/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 of 128 columns a lane. Rows that do not exist
-/// give 0.
+/// Computes delta of rows [row0, row0 + rows) of a head with half a warp per row and 8 of 128 columns per lane. Rows
+/// that do not exist give 0.
 template <int Threads, int Columns = 128, class Args>
 __device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int b, int h, int row0, int rows) {
   constexpr int kGroups = Threads / 16;
@@ -64,8 +64,8 @@ __device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int 
   }
 }
 
-/// lse (in the exp2 domain) of rows [row0, row0 + rows) into shared memory; +inf of rows that do not exist, which of
-/// packed samples have no lse in memory.
+/// Stores lse (in the exp2 domain) of rows [row0, row0 + rows) in shared memory; +inf for rows that do not exist (a
+/// packed sample has no lse in memory for these).
 template <int Threads, class Args>
 __device__ __forceinline__ void load_lse(float* target, const Args& p, int b, int h, int row0, int rows) {
   const float* lse = p.lse + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
@@ -74,9 +74,9 @@ __device__ __forceinline__ void load_lse(float* target, const Args& p, int b, in
     target[i] = row0 + i < existing ? lse_log2(lse[row0 + i]) : INFINITY;
 }
 
-/// lse (in the exp2 domain) and delta of a step's queries on their way to shared memory, lse [2][Queries] and
-/// delta [2][Queries], a number a thread: asked for when the copies of the step's tiles start, and stored when the step
-/// begins, so that nobody waits for memory in between.
+/// Prefetches lse (in the exp2 domain) and delta of a step's queries to shared memory, lse [2][Queries] and delta
+/// [2][Queries], one number per thread. They are loaded when the copies of the step's tiles start and stored when the
+/// step begins, so that no thread waits for them in between.
 template <int Queries>
 struct StepNumbers {
   float number;
@@ -96,8 +96,8 @@ struct StepNumbers {
   }
 };
 
-/// This lane's rows (g and g + 8 of each 16 from row0 on) of lse or delta. Read anew in each step: registers are the
-/// scarcer thing.
+/// Loads lse or delta of this lane's rows (g and g + 8 of each 16 from row0 on) in each step, because registers are
+/// scarce.
 template <int MT>
 __device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* shared, int offset, int row0) {
   const int g = (static_cast<int>(threadIdx.x) & 31) >> 2;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* share
       x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
 }
 
-/// KeptKeys or KeptQueries where a kernel has such.
+/// Returns KeptKeys or KeptQueries if the kernel uses them.
 template <bool Drop, int N, class Tile>
 __device__ __forceinline__ auto kept_keys(const Tile& tile, const DropoutMask& mask, uint64_t element) {
   if constexpr (Drop && Tile::kScores) return KeptKeys<N>(mask, element, tile.query_elements % 8 == 0);
@@ -120,8 +120,8 @@ __device__ __forceinline__ auto kept_queries(const Tile& tile, const DropoutMask
   else return 0;
 }
 
-/// Turns s = q k^T, adjusted, and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and
-/// dS (in dp), which is of the scores before a cap. lse and delta are of this lane's rows g, g + 8 of each 16.
+/// Converts s = q k^T (adjusted) and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s)
+/// and dS of the scores before a cap (in dp). lse and delta are those of this lane's rows g, g + 8 of each 16.
 template <int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float (&dp)[MT][2 * NT][4],
                                                 const float (&lse)[MT][2], const float (&delta)[MT][2], int key0,
@@ -132,7 +132,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int limit = Masked ? tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t : 0;
-      int first_key = 0;                   // before which a window leaves keys out
+      int first_key = 0;                   // a window excludes earlier keys
       if constexpr (Masked && Tile::kWindow) first_key = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
       const uint64_t keep_row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.query_elements;
       [[maybe_unused]] const auto kept = kept_keys<Drop, 2 * NT>(tile, mask, tile.element_row0 + keep_row + key0);
@@ -161,9 +161,8 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
     }
 }
 
-/// Turns s = k q^T, adjusted, and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and
-/// dS^T.
-/// lse and delta: of this block's queries, in shared memory.
+/// Converts s = k q^T (adjusted) and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T
+/// and dS^T. lse and delta are those of this block's queries, in shared memory.
 template <int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], float (&dp)[1][2 * NT][4],
                                                      const float* lse, const float* delta, int key_row0, int query0,
@@ -180,7 +179,7 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
     for (int e = 0; e < 2; ++e) {
       const int query = query0 + 8 * n + 2 * t + e;
       const int limit = Masked ? tile.limit(query) : 0;
-      int first_key = 0;                   // before which a window leaves keys out
+      int first_key = 0;                   // a window excludes earlier keys
       if constexpr (Masked && Tile::kWindow) first_key = tile.first(query);
       const float l = e ? row_lse.y : row_lse.x, d = e ? row_delta.y : row_delta.x;
       uint32_t keep = 0;
@@ -208,7 +207,7 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
   }
 }
 
-/// C fragments of 16 * M rows times factor to rows [row0, ...) of a head, below `rows`; columns from column0 on.
+/// Stores C fragments of 16 * M rows, times factor, in rows [row0, ...) < `rows` of a head, from column0 on.
 template <int M, int N>
 __device__ __forceinline__ void store_fragments(const float (&acc)[M][N][4], float factor, bf16* head,
                                                 int64_t row_stride, int row0, int rows, int column0, int head_size) {
@@ -227,7 +226,7 @@ __device__ __forceinline__ void store_fragments(const float (&acc)[M][N][4], flo
     }
 }
 
-/// C fragments of 16 * M rows times factor, as bf16, to a tile in shared memory: rows from `row` on, columns from
+/// Stores C fragments of 16 * M rows, times factor, as bf16 in a shared-memory tile: rows from `row` on, columns from
 /// 16 * column16 on. `tile` is row_major. An odd last n8 tile is followed by 8 columns of zeros.
 template <int D, int M, int N>
 __device__ __forceinline__ void stage_fragments(const float (&acc)[M][N][4], float factor, const LaneAddress<D>& tile,
@@ -248,9 +247,9 @@ __device__ __forceinline__ void stage_fragments(const float (&acc)[M][N][4], flo
   }
 }
 
-/// Rows [tile_row, tile_row + Rows) of a tile in shared memory to rows [row0, ...) of a head, below `rows`, by one
-/// warp: consecutive lanes take consecutive chunks of a row. A store straight from fragments touches 8 rows, 16 bytes
-/// each, and keeps the load/store unit busy several times as long.
+/// One warp copies rows [tile_row, tile_row + Rows) of a shared-memory tile to rows [row0, ...) < `rows` of a head;
+/// consecutive lanes copy consecutive chunks of a row. A store directly from fragments accesses 8 rows with 16 bytes
+/// each and occupies the load/store unit several times as long.
 template <int D, int Rows>
 __device__ __forceinline__ void store_tile_rows(const char* tile, int tile_row, bf16* head, int64_t row_stride,
                                                 int row0, int rows, int head_size, bool wide) {
@@ -281,7 +280,7 @@ __device__ __forceinline__ void store_tile_rows(const char* tile, int tile_row, 
   }
 }
 
-/// Zeros into rows [begin, end) of a head: keys that nobody may see have no gradient.
+/// Zeroes rows [begin, end) of a head: keys that no query may see have no gradient.
 template <int Threads>
 __device__ __forceinline__ void zero_rows(bf16* head, int64_t row_stride, int begin, int end, int head_size) {
   const int pieces = head_size / 4;

@@ -1,4 +1,4 @@
-// Which instances of the kernels of backward_long.cuh take what (see attention.cu).
+// Selection among the instances of the kernels of backward_long.cuh (see attention.cu).
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward_long.cuh"
@@ -16,15 +16,15 @@ bool backward(const Params& params, cudaStream_t stream) {
 }  // namespace
 
 bool mma_backward_window(const Params& p, cudaStream_t stream) {
-  if (p.dropout) return false;             // no model has both
+  if (p.dropout) return false;             // no model combines both
   if (p.head_size <= 64) return backward<64, false, WindowParams>(p, stream);
   return (p.head_size <= 96 ? backward<96, false, WindowParams> : backward<128, false, WindowParams>)(p, stream);
 }
 
 bool mma_backward_long(const Params& p, cudaStream_t stream) {
   const int d = p.head_size;
-  if (p.dropout && p.group > 1) return false;  // no model has both
-  if (p.dropout && p.starts) return false;     // mma_score_backward's
+  if (p.dropout && p.group > 1) return false;  // no model combines both
+  if (p.dropout && p.starts) return false;     // handled by mma_score_backward
   if (p.dropout)
     return d <= 64 ? backward<64, true>(p, stream) : (d <= 96 ? backward<96, true> : backward<128, true>)(p, stream);
   if (p.packed_or_grouped()) {

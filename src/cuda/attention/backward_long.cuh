@@ -1,17 +1,17 @@
 // Attention backward for bf16 and any sequence length, with mma.sync: three kernels, no atomics.
 //
 //   delta: row sums of dO * O.
-//   dkv:   8 warps, 16 keys a warp (a block holds 128 keys), queries in blocks of 64, double-buffered. Scores are
-//          computed transposed, S^T = K Q^T, so that P^T and dS^T are A fragments of dV += P^T dO and dK += dS^T Q
-//          without leaving registers: warps never wait for each other but at the arrival of the next queries.
-//          dK and dV stay in registers (128 at head size 128). 128 KB at head size 128, one block an SM.
-//          Where heads of queries share keys, the block takes the queries of one after the other.
-//   dq:    4 warps, 32 queries a warp, keys in blocks of 32, double-buffered; dQ in registers, dS from registers.
-//          96 KB at head size 128, two blocks an SM.
-// Of packed samples (PackedParams), blocks whose rows or keys their sample does not have leave at once.
-// Within a window (WindowParams), a block of keys takes the queries up to the last that sees one of them, a block of
-// queries the keys from the first that one of them sees; masks do the rest.
-// S and dP are computed twice (7 matrix products instead of 5): the price of having every output owned by one block.
+//   dkv:   8 warps with 16 keys each (128 keys per block), queries in blocks of 64, double-buffered. Scores are
+//          computed transposed, S^T = K Q^T, so that P^T and dS^T become A fragments of dV += P^T dO and dK += dS^T Q
+//          without leaving registers: warps wait for each other only at the arrival of the next queries.
+//          dK and dV stay in registers (128 at head size 128). 128 KB at head size 128, one block per SM.
+//          If query heads share keys, the block processes the queries of one head after the other.
+//   dq:    4 warps with 32 queries each, keys in blocks of 32, double-buffered; dQ in registers, dS from registers.
+//          96 KB at head size 128, two blocks per SM.
+// For packed samples (PackedParams), blocks beyond the rows or keys of their sample exit at once.
+// With a window (WindowParams), a block of keys processes the queries up to the last that sees one of them, and a block
+// of queries the keys from the first that one of them sees; masks do the rest.
+// S and dP are computed twice (7 matrix products instead of 5), so that one block owns every output.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const PackedParams
   compute_deltas<kDeltaThreads, Columns>(delta, p, b, h, row0, rows);
 }
 
-/// acc [16][D] += weights [16][16 * NT] (C fragments) times rows [16 * NT][D] from tile row `row`.
+/// Computes acc [16][D] += weights [16][16 * NT] (C fragments) times rows [16 * NT][D] from tile row `row`.
 template <int D, int NT>
 __device__ __forceinline__ void accumulate(float (&acc)[1][D / 8][4], const float (&weights)[1][2 * NT][4],
                                            const LaneAddress<D>& rows, int row) {
@@ -54,12 +54,12 @@ constexpr int kv_bytes() {
   return (2 * kKvKeys + 4 * kKvQueries) * pitch<D> * 2 + 4 * kKvQueries * 4;
 }
 
-/// The queries that a block of keys takes at a time: rows from `row` on of a head, the member-th of those that read the
-/// keys.
+/// The block of queries that a block of keys processes: rows from `row` on of the member-th of the query heads that
+/// share the keys.
 struct QueryBlock {
   int member, row;
 
-  /// Rows `first` up to `end` of each head, one head after the other.
+  /// Returns the next block among rows [first, end) of each head, one head after the other.
   template <class Args>
   __device__ __forceinline__ QueryBlock next(const Args& p, int first, int end) const {
     const int after = row + kKvQueries;
@@ -67,16 +67,16 @@ struct QueryBlock {
   }
 };
 
-/// dK and dV of a block of keys.
-// 78 lines, half of them addresses: a loop over stages in two halves of shared memory, which all its parts need.
+/// Computes dK and dV of a block of keys.
+// The kernel has 78 lines, half of them addresses: all parts of its loop over two stages need the same variables.
 template <int D, bool Drop, class Args>
 __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
-  constexpr int NT = Drop && (D > 96 || Args::kScores) ? 2 : 4;  // 16-query pieces of one step
+  constexpr int NT = Drop && (D > 96 || Args::kScores) ? 2 : 4;  // 16-query pieces per step
   constexpr uint32_t kBlockBytes = kKvQueries * pitch<D> * 2;
   extern __shared__ __align__(1024) char shared[];
   const int block0 = static_cast<int>(block_tile<Args>()) * kKvKeys, kv_head = block_head<Args>();
   const int b = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_head = kv_head * p.heads_per_kv();  // of the queries
+  const int first_head = kv_head * p.heads_per_kv();  // first of the query heads
   if (Args::kPacked && block0 >= p.keys(b)) return;
   const int kv_length = p.kv_length(b), warp_row = warp * 16, key_row0 = block0 + warp_row;
   const uint32_t k_tile = shared_address(shared), v_tile = k_tile + kKvKeys * pitch<D> * 2;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   const bf16* q = head_of<const bf16>(p, p.q, b, first_head);
   const bf16* dout = head_of<const bf16>(p, p.dout, b, first_head);
   const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + first_head) * p.query_tokens;
-  [[maybe_unused]] StepNumbers<kKvQueries> numbers;  // of the block that was asked for last
+  [[maybe_unused]] StepNumbers<kKvQueries> numbers;  // of the block that was requested last
   const auto load_block = [&](int stage, const QueryBlock& next) {
     const uint32_t offset = static_cast<uint32_t>(stage) * kBlockBytes;
     const int query0 = next.row, skip = next.member * p.head_size;
@@ -103,9 +103,9 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
     for (int i = static_cast<int>(threadIdx.x); i < kKvQueries; i += kKvThreads)
       delta[stage * kKvQueries + i] = query0 + i < p.queries(b) ? deltas[query0 + i] : 0.0f;
   };
-  const DropoutMask mask(p, b);  // with dropout, no other head reads these keys
+  const DropoutMask mask(p, b);  // with dropout, no other head uses these keys
   float* table = delta + 2 * kKvQueries;
-  if constexpr (Args::kScores) load_relative<kKvThreads>(table, p, first_head);  // no other head reads these keys
+  if constexpr (Args::kScores) load_relative<kKvThreads>(table, p, first_head);  // no other head uses these keys
   const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, element_row(p, kv_head, 0), p.query_elements},
                             table);
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   load_rows<Args, D, kKvThreads, kKvKeys>(v_tile, key_head_of<const bf16>(p, p.v, b, kv_head), p.v.row_stride, block0,
                                           kv_length, p);
   const int first = p.causal ? block0 : 0;  // block0 is a multiple of kKvQueries
-  int end = block0 < kv_length ? p.queries(b) : first;  // nothing to do for keys that nobody may see
+  int end = block0 < kv_length ? p.queries(b) : first;  // no work for keys that no query may see
   if constexpr (Args::kWindow) end = min(end, block0 + kKvKeys - 1 + p.window);
   const SharedQueries<D> keys{LaneAddress<D>::row_major(k_tile), warp_row};
   const SharedQueries<D> values{LaneAddress<D>::row_major(v_tile), warp_row};
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   for (; block.row < end; block = block.next(p, first, end), stage ^= 1) {
     if constexpr (Args::kScores) numbers.store(lse, delta, stage);
     wait_copies<0>();
-    __syncthreads();  // this stage is there, the other one is free
+    __syncthreads();  // this stage has arrived, the other one is free
     const QueryBlock next = block.next(p, first, end);
     if (next.row < end) load_block(stage ^ 1, next);
     if (key_row0 >= kv_length) continue;
@@ -157,7 +157,8 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
                             p.head_size);
 }
 
-/// dq += dS K for one tile of 32 queries and one block of 32 keys. numbers: lse, then delta of the block's queries.
+/// Computes dq += dS K for one tile of 32 queries and one block of 32 keys. numbers: lse, then delta, of the block's
+/// queries.
 template <int D, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void dq_step(float (&dq)[2][D / 8][4], const SharedQueries<D>& q,
                                         const SharedQueries<D>& dout, uint32_t k_tile, uint32_t v_tile,
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
 #pragma unroll 1
   for (int j = first; j < blocks; ++j) {
     wait_copies<0>();
-    __syncthreads();  // block j is there, the other stage is free
+    __syncthreads();  // block j has arrived, the other stage is free
     if (j + 1 < blocks) load_block(j + 1);
     const int key0 = j * kQKeys, key_row = (j & 1) * kQKeys;
     if (key0 + kQKeys <= full && all_in_window(tile, row0 + 31, key0))
@@ -255,7 +256,7 @@ void launch_deltas(const PackedParams& p, cudaStream_t stream) {
   BLIPFT_CUDA_LAUNCHED("attention delta");
 }
 
-/// The three kernels; false where a block may not have the shared memory.
+/// Launches the three kernels; returns false if a block needs too much shared memory.
 template <int D, bool Drop, class Args>
 bool backward(const Args& p, cudaStream_t stream) {
   int kv = kv_bytes<D>(), dq = dq_bytes<D>();

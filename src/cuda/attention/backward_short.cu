@@ -1,31 +1,32 @@
-// Attention backward for bf16 and short query sequences: one block a (sample, head) computes dQ, dK and dV in one pass.
+// Attention backward for bf16 and few queries: one block per (sample, head) computes dQ, dK and dV in one pass.
 //
-// Q and dO stay in shared memory; keys come in blocks of KB. Each warp owns one tile of 16 * MT queries, and with it
-// that tile's dQ in registers for the whole kernel. For each key block:
+// Q and dO stay in shared memory; keys are processed in blocks of KB. Each warp owns one tile of 16 * MT queries and
+// keeps its dQ in registers for the whole kernel. For each key block:
 //   phase 1  each warp: S = Q K^T, dP = dO V^T, P, dS for its queries; dQ += dS K with dS from registers;
 //            P and dS go to shared memory as bf16
-//   phase 2  the block's dK = dS^T Q and dV = P^T dO, complete in one go (the contraction runs over all queries, so
-//            nothing is accumulated across key blocks and no atomics are needed); the next K and V arrive meanwhile
-// That is 5 matrix products a key block, the least there is: splitting the work into a dQ and a dK/dV kernel needs 7.
-// lse and delta lie in shared memory; delta is computed here, from O in flight and dO in shared memory.
+//   phase 2  dK = dS^T Q and dV = P^T dO of the block, completely: the contraction runs over all queries, so nothing
+//            is accumulated across key blocks and no atomics are needed; meanwhile the next K and V arrive
+// This takes 5 matrix products per key block, the minimum: separate dQ and dK/dV kernels need 7.
+// lse and delta are in shared memory; delta is computed here, from O in flight and dO in shared memory.
 //
-// With Sums, the block also makes the column sums of its dQ, dK and dV, for the bias gradient. Of dQ, it adds up the
-// f32 values. Without dropout the others follow from the softmax, whose rows sum to one:
+// With Sums, the block also computes the column sums of its dQ, dK and dV for the bias gradient. It sums the f32 values
+// of dQ. Without dropout, the other sums follow from the softmax, whose rows sum to one:
 //   sum over keys of dV = sum over keys, queries of P dO = sum over queries of dO
 //   sum over keys of dK = scale sum over queries of (sum over keys of dS) Q = 0, for dS = P (dP - rowsum(P dP))
-// With dropout, a warp adds up its rows of dK and dV by shuffles when it stores them, into places in shared memory
-// that no other warp writes at the same time. At the end the block adds up in a fixed order and writes its columns of
-// the sample's row of p.dbias_partials.
+// With dropout, a warp sums its rows of dK and dV by shuffles when it stores them, into shared memory that no other
+// warp writes at the same time. Finally the block adds the sums in a fixed order and writes its columns of the sample's
+// row of p.dbias_partials.
 //
-// Of packed samples (PackedParams), a block works on the rows that its sample has; where what lies in shared memory
-// follows from the most rows, so that the places cost no registers.
+// For packed samples (PackedParams), a block processes only the rows of its sample; the layout of shared memory depends
+// on the maximum rows, so that the addresses need no registers.
 //
-//   tall: 8 warps, 32 queries a warp, KB = 64: up to 256 + 16 queries, head size <= 96. 198 KB at head size 88, one
-//     block an SM. The vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of 16 that is not
-//     worth a warp of its own: in phase 1 the warps share its key columns (one m16n16 product each), and its dQ is
-//     summed in shared memory. The 257th key makes a key block of 16, which phase 2 deals to all the warps by columns.
-//   flat: 6 warps, 16 queries a warp, KB = 96: up to 96 queries, any head size. 99 KB at head size 80: two blocks an
-//     SM. The language model (one key block for up to 96 tokens) and the Q-Former.
+//   tall: 8 warps with 32 queries each, KB = 64: up to 256 + 16 queries, head size <= 96. 198 KB at head size 88, one
+//     block per SM. For the vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of up to 16
+//     rows,
+//     too few for a warp: in phase 1 the warps divide its key columns (one m16n16 product each), and its dQ is summed
+//     in shared memory. The 257th key gives a key block of 16, whose columns phase 2 divides among all warps.
+//   flat: 6 warps with 16 queries each, KB = 96: up to 96 queries, any head size. 99 KB at head size 80: two blocks
+//     per SM. For the language model (one key block for up to 96 tokens) and the Q-Former.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward_short.cuh"
@@ -38,7 +39,7 @@ namespace {
 using namespace short_backward;
 
 /// One phase 1 step of a warp: 16 * MT queries at Q row tile.row0, 16 * NT keys from column 16 * column16 of the block.
-/// P and dS go to rows store_row... of p_tile and ds_tile. dq += dS K.
+/// Stores P and dS in rows from store_row on of p_tile and ds_tile. dq += dS K.
 template <class L, int MT, int NT, bool Masked, bool Drop>
 __device__ __forceinline__ void phase1_step(const L& layout, const char* memory, float (&dq)[MT][L::D / 8][4],
                                             int column16, int key0, uint32_t p_tile, uint32_t ds_tile, int store_row,
@@ -71,7 +72,7 @@ __device__ __forceinline__ void phase1_step(const L& layout, const char* memory,
   }
 }
 
-/// Phase 1 of the tail rows: warp w takes the w-th 16 keys of the block and adds its dQ to its own sum.
+/// Phase 1 of the tail rows: warp w processes the w-th 16 keys of the block and adds its dQ to its own sum.
 template <class L, bool Drop>
 __device__ __forceinline__ void phase1_tail(const L& layout, char* shared, int key0, int keys, RowTile tile,
                                             const DropoutMask& mask, const Params& p, int h) {
@@ -119,9 +120,9 @@ __device__ __forceinline__ void phase2_step(float (&acc)[2][2 * L::Columns][4], 
   }
 }
 
-/// dK and dV of one key block: warp = (matrix, 32 keys, part of the columns). Sums of the columns to `sums`, if given.
-/// After the last key block nothing arrives in the places of K and V: a warp that owns whole rows puts them together
-/// there, in the same rows of the tile, and stores them by rows.
+/// Computes dK and dV of one key block: warp = (matrix, 32 keys, part of the columns). Adds the column sums to `sums`
+/// if kept. After the last key block nothing is copied into the memory of K and V: a warp that owns whole rows then
+/// assembles them there, in the same rows of the tile, and stores them row by row.
 template <class L, bool Sums, class Args>
 __device__ __forceinline__ void phase2(const char* memory, float* sums, const Args& p, int key0, int keys,
                                        int kv_length) {
@@ -142,7 +143,7 @@ __device__ __forceinline__ void phase2(const char* memory, float* sums, const Ar
   for (int part = 0; part < L::Parts; ++part) {
     const int first_column = (unit % L::Split * L::Parts + part) * L::Columns;
     float acc[2][2 * L::Columns][4] = {};
-    // Causal: queries before the first key of these 32 do not see them, and nothing was written for them.
+    // Causal: queries before the first of these 32 keys do not see them, and nothing was written for them.
 #pragma unroll 1
     for (int row = p.causal ? key0 + tile32 * 32 : 0; row < layout.main_rows; row += 16)
       phase2_step<L>(acc, weights, row, tile32 * 2, rows, row, first_column);
@@ -169,7 +170,7 @@ __device__ __forceinline__ void phase2(const char* memory, float* sums, const Ar
   }
 }
 
-/// The same for a block of at most 16 keys: warp = (matrix, every (Warps / 2)-th group of 8 columns).
+/// Phase 2 for a block of at most 16 keys: warp = (matrix, every (Warps / 2)-th group of 8 columns).
 template <class L, bool Sums, class Args>
 __device__ __forceinline__ void phase2_narrow(uint32_t shared, float* sums, const Args& p, int key0, int kv_length) {
   constexpr int kParts = L::Warps / 2, kTiles = (L::P / 8 + kParts - 1) / kParts;
@@ -214,12 +215,12 @@ __device__ __forceinline__ void phase2_narrow(uint32_t shared, float* sums, cons
   }
 }
 
-/// Phase 1 of a warp's own tile against one key block.
+/// Phase 1 of a warp's own tile for one key block.
 template <class L, bool Drop>
 __device__ __forceinline__ void phase1(const L& layout, char* shared, float (&dq)[L::MT][L::D / 8][4], int key0,
                                        int keys, const RowTile& tile, const DropoutMask& mask, float keep_scale) {
   const uint32_t base = shared_address(shared);
-  // Causal: up to the 32 keys that hold the tile's last query (phase 2 reads whole pieces of 32 x 32).
+  // Causal: up to the 32 keys that contain the tile's last query (phase 2 reads whole pieces of 32 x 32).
   const int end = tile.causal ? min(keys, (tile.row0 + L::TileRows + 31) / 32 * 32 - key0) : keys;
   const int full = min(tile.limit(tile.row0) - key0, keys);
   int j = 0;
@@ -233,9 +234,9 @@ __device__ __forceinline__ void phase1(const L& layout, char* shared, float (&dq
                                          base + layout.ds(), tile.row0, tile, mask, keep_scale);
 }
 
-/// The block's column sums to its places in p.dbias_partials. `sums`, with dropout, is of dK and dV, complete; the
-/// threads have passed a barrier since they last used P and dS. tail_dq holds the rows of the tail, each written by
-/// the thread that gets it here.
+/// Writes the block's column sums to p.dbias_partials. `sums`, with dropout, are the complete sums of dK and dV. The
+/// threads have passed a barrier since the last use of P and dS. tail_dq contains the tail's rows, each written by the
+/// thread that reads it here.
 template <class L, bool Drop, class Args>
 __device__ __forceinline__ void write_column_sums(char* shared, const float* sums,
                                                   const float (&dq)[L::MT][L::D / 8][4], const Args& p) {
@@ -289,7 +290,7 @@ __device__ __forceinline__ void write_column_sums(char* shared, const float* sum
   }
 }
 
-/// dQ of the tail's rows, from the parts that the warps left in tail_dq; with Sums each sum stays there.
+/// Stores dQ of the tail's rows from the warps' parts in tail_dq; with Sums, each sum stays in tail_dq.
 template <class L, bool Sums, class Args>
 __device__ __forceinline__ void store_tail_dq(const L& layout, float* tail_dq, bf16* dq_head, const Args& p) {
   for (int i = static_cast<int>(threadIdx.x); i < layout.tail_rows * L::P; i += L::Threads) {
@@ -298,11 +299,11 @@ __device__ __forceinline__ void store_tail_dq(const L& layout, float* tail_dq, b
     for (int part = 0; part < L::KB / 16; ++part) sum += tail_dq[part * layout.tail_rows * L::P + i];
     if (column < p.head_size)
       dq_head[(layout.main_rows + row) * p.dq.row_stride + column] = __float2bfloat16_rn(sum * p.scale);
-    if constexpr (Sums) tail_dq[i] = sum * p.scale;  // nobody else reads this place before the next barrier
+    if constexpr (Sums) tail_dq[i] = sum * p.scale;  // read only by this thread before the next barrier
   }
 }
 
-// 66 lines: its phases share their places in memory, and each barrier stands between what may not overlap.
+// The kernel has 66 lines: its phases share memory, and each barrier separates uses that must not overlap.
 template <class L, bool Drop, bool Sums, class Args>
 __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_kernel(const Args p) {
   constexpr int D = L::D;
@@ -349,16 +350,16 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
     const int keys = min(L::KB, kv_length - key0);
     if (row0 < layout.main_rows) phase1<L, Drop>(layout, shared, dq, key0, keys, tile, mask, p.keep_scale);
     if (layout.tail_rows) phase1_tail<L, Drop>(layout, shared, key0, keys, tile, mask, p, h);
-    __syncthreads();  // P and dS are there; K and V are free
+    __syncthreads();  // P and dS are complete; K and V are free
     if (key0 + L::KB < kv_length) load_keys(key0 + L::KB);
     if (keys <= 16) phase2_narrow<L, kKeySums>(base, sums, p, key0, kv_length);
     else phase2<L, kKeySums>(shared, sums, p, key0, keys, kv_length);
     wait_copies<0>();
-    __syncthreads();  // the next K and V are there; P and dS are free
+    __syncthreads();  // the next K and V have arrived; P and dS are free
   }
   const SampleHead own = sample_head(p);
   bf16* dq_head = head_of<bf16>(p, p.dq, own.b, own.h);
-  if (row0 < layout.main_rows) {  // nobody reads Q any more: the warp's rows of dQ take the place of its rows of Q
+  if (row0 < layout.main_rows) {  // Q is not read any more: the warp's rows of dQ replace its rows of Q
     stage_fragments<D>(dq, p.scale, LaneAddress<D>::row_major(base), row0, 0);
     __syncwarp();
     store_tile_rows<D, L::TileRows>(shared, row0, dq_head, p.dq.row_stride, row0, p.queries(own.b), p.head_size,
@@ -397,7 +398,7 @@ bool tall(const Args& p, cudaStream_t stream) {
   return launch<Layout<D, 8, 2, 64, 2, 1, true>, false>(p, stream);
 }
 
-/// Fewer head sizes than other samples get: each is a set of kernels of its own.
+/// Fewer head sizes than without packing, because each is a separate set of kernels.
 bool packed_backward(const PackedParams& p, cudaStream_t stream) {
   const int d = p.head_size;
   if (p.query_tokens <= 96) {

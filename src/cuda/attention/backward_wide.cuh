@@ -1,16 +1,16 @@
-// Attention backward for bf16 with mma.sync, heads of 129 to 256 (Gemma): dK and dV by blocks of keys, dQ by blocks of
-// queries, as backward_long.cuh, which has the row sums. 8 warps in 4 pairs; pairs never wait for each other but at the
-// arrival of the next tiles. A warp's registers hold one tile of 16 x 256 or 32 x 128, not two, so the warps of a pair
-// share the work on the same scores, and hand what the other needs through shared memory (they run on the same quarter
-// of the SM, where one has products to do while the other waits):
+// Attention backward for bf16 with mma.sync and heads of 129 to 256 (Gemma): dK and dV by blocks of keys, dQ by blocks
+// of queries, like backward_long.cuh, which also computes the row sums. There are 8 warps in 4 pairs; pairs wait for
+// each other only at the arrival of the next tiles. A warp's registers hold one tile of 16 x 256 or 32 x 128, but not
+// two. The warps of a pair therefore divide the work on the same scores and exchange results through shared memory
+// (they run on the same quarter of the SM, where one has products to compute while the other waits):
 //
-//   dkv: a pair has 16 keys. The first warp computes S^T = K Q^T and P^T, hands P^T on, and does dV += P^T dO; the
-//        second computes dP^T = V dO^T, and with P^T dS^T, and does dK += dS^T Q: 2 products each. 64 keys a block,
+//   dkv: a pair has 16 keys. The first warp computes S^T = K Q^T and P^T, passes P^T on, and computes dV += P^T dO; the
+//        second computes dP^T = V dO^T, then dS^T from P^T, and dK += dS^T Q: 2 products each. 64 keys per block,
 //        queries in blocks of `Queries`, double-buffered: 209 KB.
-//   dq:  a pair has 16 * MT queries. The first warp computes S = Q K^T and P, hands P on; the second computes
-//        dP = dO V^T and dS, and hands dS back; then each does half of the columns of dQ += dS K: with MT = 2 every
+//   dq: a pair has 16 * MT queries. The first warp computes S = Q K^T and P and passes P on; the second computes
+//        dP = dO V^T and dS and passes dS back; then each computes half of the columns of dQ += dS K: with MT = 2 every
 //        fragment of K, V feeds 4 mma. Keys in blocks of 32, double-buffered: 217 KB.
-// P is handed on in f32, dS as the bf16 fragments that the products take. No dropout.
+// P is passed in f32, dS as the bf16 fragments that the products use. No dropout.
 #pragma once
 
 #include "cuda/attention/backward_long.cuh"
@@ -20,7 +20,7 @@ namespace backward_wide {
 
 constexpr int D = 256, kPairs = 4, kThreads = 2 * kPairs * 32, kKeys = 16 * kPairs, kStepKeys = 32;
 
-/// The pair and the place in it of this warp.
+/// This warp's pair and its index in it.
 struct Warp {
   int pair;
   bool second;
@@ -30,14 +30,14 @@ __device__ __forceinline__ Warp own_warp() {
   return {warp % kPairs, warp >= kPairs};
 }
 
-/// One hands over (its writes to shared memory are seen by the other), the other takes. Between two hand-overs of the
-/// same number lies a barrier of the whole block.
+/// hand_over() makes a warp's writes to shared memory visible to the other warp, which waits in take_over(). A barrier
+/// of the whole block separates two uses of the same number.
 __device__ __forceinline__ void hand_over(int number) {
   asm volatile("bar.arrive %0, 64;" ::"r"(number) : "memory");
 }
 __device__ __forceinline__ void take_over(int number) { asm volatile("bar.sync %0, 64;" ::"r"(number) : "memory"); }
 
-/// Fragments to and from shared memory, 16 bytes a lane at a time: place [N][32] of float4.
+/// Stores fragments in shared memory, 16 bytes per lane at a time: `place` is [N][32] of float4.
 template <int N>
 __device__ __forceinline__ void put(float4* place, const float (&x)[N][4]) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
@@ -45,7 +45,8 @@ __device__ __forceinline__ void put(float4* place, const float (&x)[N][4]) {
   for (int n = 0; n < N; ++n) place[32 * n + lane] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
 }
 
-/// x = p * (x - delta): P (times the slope of a cap) from `place`, delta of the row or column of each element.
+/// Computes x = p * (x - delta), with p = P (times the slope of a cap) from `place` and delta of each element's row or
+/// column.
 template <int N, class Delta>
 __device__ __forceinline__ void take_gradients(float (&x)[N][4], const float4* place, const Delta& delta) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
@@ -59,8 +60,8 @@ __device__ __forceinline__ void take_gradients(float (&x)[N][4], const float4* p
   }
 }
 
-/// s^T, adjusted, of keys from key_row0 on and queries from query0 on becomes P^T; to `place` go P^T times slopes. lse:
-/// of these queries, in shared memory.
+/// Converts s^T (adjusted) of keys from key_row0 on and queries from query0 on to P^T, and stores P^T times slopes in
+/// `place`. lse: of these queries, in shared memory.
 template <bool Masked, int N, class Tile>
 __device__ __forceinline__ void transposed_probabilities(float (&s)[N][4], float4* place, const float* lse,
                                                          int key_row0, int query0, const Tile& tile) {
@@ -87,7 +88,7 @@ __device__ __forceinline__ void transposed_probabilities(float (&s)[N][4], float
   }
 }
 
-/// s, adjusted, of queries from tile.row0 on and keys from key0 on becomes P times slopes.
+/// Converts s (adjusted) of queries from tile.row0 on and keys from key0 on to P times slopes.
 template <bool Masked, int MT, int N, class Tile>
 __device__ __forceinline__ void sloped_probabilities(float (&s)[MT][N][4], const float (&lse)[MT][2], int key0,
                                                      const Tile& tile) {
@@ -110,8 +111,8 @@ __device__ __forceinline__ void sloped_probabilities(float (&s)[MT][N][4], const
     }
 }
 
-/// acc (C fragments of [16 * MT][16 * Columns16]) += a times 16 rows from tile row `row` on, columns from 16 * column16
-/// on.
+/// Computes acc (C fragments of [16 * MT][16 * Columns16]) += a times 16 rows from tile row `row` on, columns from 16 *
+/// column16 on.
 template <int MT, int Columns16>
 __device__ __forceinline__ void multiply_columns(float (&acc)[MT][2 * Columns16][4], const uint32_t (&a)[MT][4],
                                                  const LaneAddress<D>& rows, int row, int column16) {
@@ -127,7 +128,7 @@ __device__ __forceinline__ void multiply_columns(float (&acc)[MT][2 * Columns16]
   }
 }
 
-/// Byte offsets in shared memory of the kernels.
+/// Byte offsets in the shared memory of the kernels.
 template <int Queries>
 struct KvLayout {
   static constexpr int K = 0, V = K + kKeys * D * 2, Block = Queries * D * 2;
@@ -147,8 +148,8 @@ struct QLayout {
   static constexpr int Table = Numbers + 2 * Rows * 4;
 };
 
-/// dK and dV of a block of keys.
-// 80 lines for the reason that backward_long's has.
+/// Computes dK and dV of a block of keys.
+// The kernel has 80 lines for the same reason as in backward_long.cuh.
 template <int Queries, class Args>
 __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
   using L = KvLayout<Queries>;
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
   float* table = reinterpret_cast<float*>(shared + L::Table);
   const bf16* q = head_of<const bf16>(p, p.q, b, first_head);
   const bf16* dout = head_of<const bf16>(p, p.dout, b, first_head);
-  StepNumbers<Queries> numbers;  // of the step that was asked for last
+  StepNumbers<Queries> numbers;  // of the step that was requested last
   const auto load_block = [&](int stage, int member, int query0) {
     const uint32_t offset = base + static_cast<uint32_t>(stage * L::Block);
     const int skip = member * p.head_size, queries = p.queries(b);
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
     commit_copies();
     numbers.fetch(p, b, first_head + member, query0);
   };
-  load_relative<kThreads>(table, p, first_head);  // no other head reads these keys
+  load_relative<kThreads>(table, p, first_head);  // no other head uses these keys
   const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   float acc[1][D / 8][4] = {};  // dV or dK
   load_rows<Args, D, kThreads, kKeys>(base + L::K, key_head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0,
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
   while (query0 < end) {
     numbers.store(lse, delta, stage);
     wait_copies<0>();
-    __syncthreads();  // this stage is there, the other one and `place` are free
+    __syncthreads();  // this stage has arrived, the other one and `place` are free
     int next_member = member, next = query0 + Queries;
     if (next >= end && member + 1 < p.heads_per_kv()) ++next_member, next = first;
     if (next < end) load_block(stage ^ 1, next_member, next);
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
                             key_row0, p.keys(b), 0, p.head_size);
 }
 
-/// What the warps of a pair do for dQ with one block of keys at tile row key_row.
+/// The work of a pair's warps on dQ for one block of keys at tile row key_row.
 template <int MT, bool Masked, class Tile>
 __device__ __forceinline__ void dq_step(float (&dq)[MT][16][4], const SharedQueries<D>& rows, uint32_t factor_tile,
                                         uint32_t k_tile, char* shared, int pair, bool second, int key_row, int key0,
@@ -232,7 +233,7 @@ __device__ __forceinline__ void dq_step(float (&dq)[MT][16][4], const SharedQuer
   float4* place = reinterpret_cast<float4*>(shared + L::Shared + pair * L::Place);
   uint4* back = reinterpret_cast<uint4*>(shared + L::Back + pair * L::BackPlace);
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  uint32_t a[2][MT][4];  // of 16 keys each
+  uint32_t a[2][MT][4];  // for 16 keys each
   {
     float s[MT][4][4], numbers[MT][2];
     scores<D, MT, 2>(s, rows, LaneAddress<D>::chunk_major(factor_tile), key_row);
@@ -313,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1) dq_kernel(const Args p) {
 #pragma unroll 1
   for (int j = first; j < blocks; ++j) {
     wait_copies<0>();
-    __syncthreads();  // block j is there, the other stage and the places are free
+    __syncthreads();  // block j has arrived, the other stage and the exchange buffers are free
     if (j + 1 < blocks) load_block(j + 1);
     const int key0 = j * kStepKeys, key_row = (j & 1) * kStepKeys;
     const uint32_t k_tile = base + L::K, factor_tile = base + (second ? L::V : L::K);
@@ -327,7 +328,7 @@ __global__ void __launch_bounds__(kThreads, 1) dq_kernel(const Args p) {
                           second ? D / 2 : 0, p.head_size);
 }
 
-/// The three kernels; false where a block may not have the shared memory.
+/// Launches the three kernels; returns false if a block needs too much shared memory.
 template <int Queries, int MT, class Args>
 bool backward(const Args& p, cudaStream_t stream) {
   using Kv = KvLayout<Queries>;

@@ -1,4 +1,4 @@
-// Column sums of C fragments (see attention_mma.cuh), for the bias gradient that attention backward makes.
+// Column sums of C fragments (see mma.cuh) for the bias gradient of attention backward.
 #pragma once
 
 #include "cuda/attention/mma.cuh"
@@ -6,8 +6,8 @@
 namespace blipft::attention {
 
 /// Adds the column sums of C fragments, times factor, to `target` in shared memory. sums[n] is this lane's sum over its
-/// own rows of columns 2t, 2t + 1 of n8 tile n; tile n goes to target + step * n, for n < tiles. In each round a lane
-/// keeps half of the tiles and hands the others over to the lane that keeps those.
+/// rows of columns 2t, 2t + 1 of n8 tile n; tile n goes to target + step * n, for n < tiles. In each round a lane keeps
+/// half of the tiles and passes the others to the lane that keeps those.
 template <int N>
 __device__ __forceinline__ void add_column_sums(const float2 (&sums)[N], float factor, float* target, int step,
                                                 int tiles) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void add_column_sums(const float2 (&sums)[N], float f
   }
 }
 
-/// This lane's sums over its rows of C fragments of 16 * M rows from row0 on, below `rows`: those that
+/// Computes this lane's sums over its rows of C fragments of 16 * M rows from row0 on, below `rows`: the rows that
 /// store_fragments stores.
 template <int M, int N>
 __device__ __forceinline__ void row_sums(float2 (&sums)[N], const float (&acc)[M][N][4], int row0, int rows) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void row_sums(float2 (&sums)[N], const float (&acc)[M
   for (int m = 0; m < M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (row0 + 16 * m + 8 * half + g >= rows) continue;  // such rows hold anything
+      if (row0 + 16 * m + 8 * half + g >= rows) continue;  // such rows have undefined values
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         sums[n].x += acc[m][n][2 * half];

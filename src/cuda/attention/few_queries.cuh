@@ -1,16 +1,16 @@
-// Attention of few queries (at most 32) over many keys, bf16 on tensor cores: what its forward and backward share.
+// Attention of few queries (at most 32) over many keys, bf16 on tensor cores: common code of forward and backward.
 //
-// One block a (sample, head); K and V of the head lie wholly in shared memory. The warps deal out the keys among them,
-// 32 at a time, and every warp takes all queries against its keys: with 32 queries, a warp for every 16 of them would
-// leave the multiprocessor nearly idle. What is summed over keys (P V in forward, dS K in backward) is not merged from
-// partial sums of the warps: the weights of all keys go to shared memory as bf16, and each warp then makes some columns
-// of the result over all keys, in a fixed order. This moves fewer bytes, needs few registers, and is deterministic.
+// One block per (sample, head); K and V of the head are completely in shared memory. The warps divide the keys, 32 at a
+// time, and each warp processes all queries for its keys: with 32 queries, one warp per 16 queries would leave the
+// multiprocessor nearly idle. Sums over keys (P V in forward, dS K in backward) are not merged from partial sums of the
+// warps. Instead the weights of all keys go to shared memory as bf16, and each warp then computes some columns of the
+// result over all keys, in a fixed order. This moves fewer bytes, needs few registers, and is deterministic.
 //
-// Nine warps: 257 keys (256 patches and the class token) are 8 * 32 + 1, and the ninth warp takes the odd one.
+// There are nine warps: 257 keys (256 patches and the class token) are 8 * 32 + 1, and the ninth warp has the last key.
 //
-// Dropout. The mask of a head is elements [h * query_tokens * kv_tokens, ...), a contiguous range: the block makes it
-// once as a bit string in shared memory, a byte from each Philox call, while K and V are on their way. A row's bits
-// start anywhere in a word, hence the funnel shift.
+// Dropout: the mask of a head covers elements [h * query_tokens * kv_tokens, ...), a contiguous range. The block
+// computes it once as a bit string in shared memory, one byte per Philox call, while K and V are in flight. A row's
+// bits may start anywhere in a word, hence the funnel shift.
 #pragma once
 
 #include <type_traits>
@@ -20,9 +20,9 @@
 
 namespace blipft::attention {
 
-/// Launchers; they return false when the shape is not one of theirs: at most 32 queries, 64 to 576 keys (as many as
-/// fit in shared memory), no causal mask, no bias gradient, samples that are not packed (these have as many queries as
-/// keys), as many heads of keys as of queries, with dropout the elements of a head one behind the other.
+/// Launchers; they return false for unsupported arguments. Supported are at most 32 queries, 64 to 576 keys (as far as
+/// they fit into shared memory), no causal mask, no bias gradient, no packed samples (whose query and key counts are
+/// equal), one key head per query head, and with dropout contiguous elements of a head.
 bool mma_few_queries_forward(const Params&, cudaStream_t);
 bool mma_few_queries_backward(const Params&, cudaStream_t);
 
@@ -30,7 +30,7 @@ namespace few_queries {
 
 constexpr int kWarps = 9, kThreads = kWarps * 32;
 constexpr int kQueries = 32;                // rows of the Q tile; those at and after query_tokens are zeros
-constexpr int kPairKeys = 32;               // a "pair" is two steps of 16 keys, what a warp takes at a time
+constexpr int kPairKeys = 32;               // a "pair" is two steps of 16 keys, the work of a warp at a time
 constexpr int kMinKeys = 64, kMaxKeys = 2 * kWarps * kPairKeys;
 
 inline bool fits(const Params& p) {
@@ -39,8 +39,8 @@ inline bool fits(const Params& p) {
          p.kv_tokens >= kMinKeys && p.kv_tokens <= kMaxKeys;
 }
 
-/// Calls `launch` with what the kernels are instances of, as integral constants: the head size rounded up to one of
-/// theirs, rounds of keys, dropout. False where they are not for this.
+/// Calls `launch` with the template arguments of the kernels as integral constants: the head size, rounded up to a
+/// supported one, rounds of keys, dropout. Returns false if the arguments are unsupported.
 template <class Launch>
 bool with_instance(const Params& p, const Launch& launch) {
   const auto with_dropout = [&](auto size, auto rounds) {
@@ -59,14 +59,15 @@ bool with_instance(const Params& p, const Launch& launch) {
 }
 
 /// Starts copying rows [0, rows), at most MaxRows, of head h of a view into a tile; rows at and after `valid` and
-/// columns at and after head_size become zeros. Like load_tile_async, but a thread keeps to one chunk of the row, and
-/// all is unrolled: a few instructions a copy. Nothing is read where a copy is not `valid`, whatever its address.
+/// columns at and after head_size become zeros. Like load_tile_async, but each thread copies one chunk of the columns
+/// and the loop is unrolled, which takes few instructions per copy. An invalid copy reads nothing, so its address does
+/// not matter.
 template <int D, int MaxRows>
 __device__ __forceinline__ void load_rows(uint32_t tile, const Params& p, const View& view, int b, int h, int rows,
                                           int valid) {
   constexpr int kChunks = D / 8, kRows = kThreads / kChunks, kPasses = (MaxRows + kRows - 1) / kRows;
   const int first = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) - first * kChunks;
-  if (first >= kRows) return;  // 288 is no multiple of 10 chunks
+  if (first >= kRows) return;  // 288 threads are not a multiple of 10 chunks
   const bf16* source = view.head<const bf16>(b, h, p.head_size) + first * view.row_stride + chunk * 8;
   if (chunk * 8 >= p.head_size) valid = 0;
   if (p.wide) {
@@ -86,20 +87,20 @@ __device__ __forceinline__ void load_rows(uint32_t tile, const Params& p, const 
   }
 }
 
-/// Which elements of a head's probabilities dropout keeps: bit (offset + query * kv_tokens + key) of a bit string.
+/// The elements of a head's probabilities that dropout keeps: bit (offset + query * kv_tokens + key) of a bit string.
 struct KeepBits {
   const uint32_t* words;
-  uint32_t offset;  // of the head's first element in its block
+  uint32_t offset;  // index of the head's first element in its dropout block
   int kv_tokens;
 
-  /// Bytes in shared memory for the most keys of a kernel, n, a multiple of 128. keys() reads up to word n + 1: the
-  /// first bit it wants is at most 7 + 31 * n + (n - 1).
+  /// Bytes in shared memory for the maximum number of keys n of a kernel, a multiple of 128. keys() reads up to word n
+  /// + 1: its first bit is at most 7 + 31 * n + (n - 1).
   template <int Rounds>
   static constexpr int kBytes = (4 * (Rounds * kWarps * kPairKeys + 2) + 127) / 128 * 128;
 
-  /// The block's threads make the bits; they may be read after a barrier.
+  /// The block's threads compute the bits; they may be read after a barrier.
   static __device__ __forceinline__ KeepBits make(char* place, const DropoutMask& mask, const Params& p, int h) {
-    static_assert(kDropoutBlock == 8);  // a byte's bits
+    static_assert(kDropoutBlock == 8);  // one bit of a byte each
     const uint64_t first = element_row(p, h, 0);
     const uint32_t offset = static_cast<uint32_t>(first) % kDropoutBlock;
     const int bytes = (static_cast<int>(offset) + p.query_tokens * p.kv_tokens + 7) / 8;
@@ -114,15 +115,15 @@ struct KeepBits {
     return {reinterpret_cast<const uint32_t*>(place), offset, p.kv_tokens};
   }
 
-  /// Bit j: (query, key0 + j), for 32 keys. Those of keys and queries that do not exist mean nothing.
+  /// Returns the bits of (query, key0 + j), j = 0 to 31. Bits of keys and queries that do not exist are undefined.
   __device__ __forceinline__ uint32_t keys(int query, int key0) const {
     const uint32_t bit = offset + static_cast<uint32_t>(query * kv_tokens + key0);
     return __funnelshift_r(words[bit >> 5], words[(bit >> 5) + 1], bit & 31);
   }
 };
 
-/// sum (C fragments, 16 queries x 16 columns) = what `steps` steps of 16 keys add up to: left(a, s) gives the A
-/// fragment (16 queries x 16 keys) of step s; B is columns 16 * column16... of tile rows 16 * s... (`rows` is
+/// Computes sum (C fragments, 16 queries x 16 columns) over `steps` steps of 16 keys: left(a, s) gives the A fragment
+/// (16 queries x 16 keys) of step s; B is columns from 16 * column16 on of tile rows from 16 * s on (`rows` is
 /// row_major).
 template <int D, class Left>
 __device__ __forceinline__ void sum_over_keys(float (&sum)[1][2][4], const Left& left, const LaneAddress<D>& rows,

@@ -1,11 +1,11 @@
-// Attention forward on tensor cores, the part that one warp does: a tile of 16 * MT queries against steps of keys that
-// lie in shared memory.
+// Attention forward on tensor cores, the work of one warp: a tile of 16 * MT queries against steps of keys in shared
+// memory.
 //
-// Scores stay in registers (C fragments), softmax is online and in the exp2 domain, and the probabilities become A
-// fragments of the product with V without leaving registers. `base` is what exponents are taken relative to: the
-// running row maximum times scale * log2(e), but it is only moved when a step exceeds it by more than kSlack. Until
-// then probabilities may reach 2^kSlack, which f32 sums and bf16 (relative precision) take without loss, and the
-// rescaling of the output tile, the largest overhead of online softmax, happens about once a row.
+// Scores stay in registers (C fragments), the softmax is online and in the exp2 domain, and the probabilities become A
+// fragments of the product with V without leaving registers. Exponents are relative to `base`, the running row maximum
+// times scale * log2(e), which is updated only if a step exceeds it by more than kSlack. Until then probabilities may
+// reach 2^kSlack, which f32 sums and bf16 (relative precision) represent without loss. The rescaling of the output
+// tile, the largest overhead of online softmax, thus happens about once per row.
 #pragma once
 
 #include "cuda/attention/keep_bits.cuh"
@@ -33,7 +33,7 @@ struct RowState {
   }
 };
 
-/// A fragments of a query tile, in registers, loaded from global memory.
+/// A fragments of a query tile, loaded from global memory into registers.
 template <int D, int MT>
 struct RegisterQueries {
   uint32_t a[MT][pitch<D> / 16][4];
@@ -59,7 +59,7 @@ struct RegisterQueries {
   }
 };
 
-/// A fragments of a query tile, read from shared memory each time.
+/// A fragments of a query tile, loaded from shared memory at each use.
 template <int D>
 struct SharedQueries {
   LaneAddress<D> address;  // row_major
@@ -70,44 +70,45 @@ struct SharedQueries {
   }
 };
 
-/// What a warp knows about its tile.
+/// A warp's tile of queries.
 struct RowTile {
   int row0;                // first query
   int kv_length;
   bool causal;
   float scale_log2;        // scale * log2(e)
   uint64_t element_row0;   // dropout element of (row0, key 0)
-  int query_elements;      // from a query to the next
+  int query_elements;      // stride between queries
 
-  /// One past the last visible key of a query.
+  /// Returns one past the last visible key of a query.
   __device__ __forceinline__ int limit(int row) const { return causal ? min(kv_length, row + 1) : kv_length; }
 
   static constexpr bool kWindow = false, kScores = false;
 };
 
-/// The same within a window.
+/// A tile of queries with a window.
 struct WindowTile : RowTile {
   int window;
 
   static constexpr bool kWindow = true;
-  /// The first visible key of a query; not below 0 where that matters.
+  /// Returns the first visible key of a query; it may be negative.
   __device__ __forceinline__ int first(int row) const { return row + 1 - window; }
 };
 
-/// The same where scores change between the product and the softmax: products x become tanh(x scale / cap), of which
-/// scale_log2 makes the capped score, or x scale log2(e) + relative log2(e), with a scale_log2 of 1.
+/// A tile of queries whose scores change between the product and the softmax. With a cap, products x become tanh(x
+/// scale / cap), and scale_log2 converts these to capped scores; with relative positions, they become x scale log2(e) +
+/// relative log2(e), and scale_log2 is 1.
 struct ScoreTile : WindowTile {
   bool capped, relative;
-  float factor;            // of products: 2 log2(e) scale / cap, or scale * log2(e)
-  const float* center;     // shared: relative * log2(e) of offset 0; offsets from -behind to ahead
+  float factor;            // factor of products: 2 log2(e) scale / cap, or scale * log2(e)
+  const float* center;     // in shared memory: relative * log2(e) at offset 0; offsets from -behind to ahead
   int behind, ahead;
 
   static constexpr bool kScores = true;
-  /// d(capped score) / d(scaled product), where x is the score that adjust_scores() made.
+  /// Returns d(capped score) / d(scaled product) for the score x of adjust_scores().
   __device__ __forceinline__ float slope(float x) const { return capped ? fmaf(-x, x, 1.0f) : 1.0f; }
 };
 
-/// What a kernel's Args ask for. `table`: where load_relative() leaves the head's relative scores.
+/// Returns the tile type for a kernel's Args. `table`: the head's relative scores, stored by load_relative().
 template <class Args>
 __device__ __forceinline__ auto tile_of(const Args& p, const RowTile& tile,
                                         [[maybe_unused]] const float* table = nullptr) {
@@ -131,8 +132,8 @@ __device__ __forceinline__ void load_rows(uint32_t tile, const bf16* head, int64
     load_rows_async<D, Threads, Rows>(tile, head, row_stride, row0, valid, p.head_size, p.wide);
   else load_tile_async<D, Threads>(tile, head, row_stride, row0, Rows, row0, valid, p.head_size, p.wide);
 }
-/// A grid of tiles x heads x samples. For ScoreParams heads come first: of all heads of a sample the tiles with most
-/// work before the others, so that no long one is among the last.
+/// Block indices of a grid of tiles x heads x samples. For ScoreParams heads come first: all heads of a sample process
+/// the tiles with most work before the others, so that no long tile is among the last.
 template <class Args>
 __device__ __forceinline__ unsigned block_tile() { return Args::kScores ? blockIdx.y : blockIdx.x; }
 template <class Args>
@@ -144,15 +145,15 @@ dim3 grid_of(int tiles, int heads, int batch) {
   const unsigned x = static_cast<unsigned>(tiles), y = static_cast<unsigned>(heads);
   return Args::kScores ? dim3(y, x, static_cast<unsigned>(batch)) : dim3(x, y, static_cast<unsigned>(batch));
 }
-/// The relative scores of head h to shared memory.
+/// Copies the relative scores of head h to shared memory.
 template <int Threads, class Args>
 __device__ __forceinline__ void load_relative(float* table, const Args& p, int h) {
   if (!p.relative) return;
   const float* row = p.relative + static_cast<int64_t>(h) * p.columns();
   for (int i = static_cast<int>(threadIdx.x); i < p.columns(); i += Threads) table[i] = row[i] * kLog2e;
 }
-/// Products (C fragments, rows = queries, or keys where Transposed) as ScoreTile tells. offset: first key minus first
-/// query.
+/// Converts products (C fragments, rows = queries, or keys if Transposed) as described at ScoreTile. offset: first key
+/// minus first query.
 template <bool Transposed, int M, int N, class Tile>
 __device__ __forceinline__ void adjust_scores(float (&s)[M][N][4], const Tile& tile, int offset) {
   if constexpr (Tile::kScores) {
@@ -180,26 +181,26 @@ __device__ __forceinline__ void adjust_scores(float (&s)[M][N][4], const Tile& t
     }
   }
 }
-/// The first of the blocks of `size` keys that a query, and those after it, see.
+/// Returns the first block of `size` keys that this query or a later one sees.
 template <class Tile>
 __device__ __forceinline__ int first_block(const Tile& tile, int row, int size) {
   if constexpr (Tile::kWindow) return max(0, tile.first(row)) / size;
   else return 0;
 }
-/// Whether no window leaves out keys at and after `key0` for queries up to `last`.
+/// True if the window excludes no keys at and after `key0` for queries up to `last`.
 template <class Tile>
 __device__ __forceinline__ bool all_in_window(const Tile& tile, int last, int key0) {
   if constexpr (Tile::kWindow) return key0 >= tile.first(last);
   else return true;
 }
-/// Whether a window leaves out all keys before `end` for queries from `row` on.
+/// True if the window excludes all keys before `end` for queries from `row` on.
 template <class Tile>
 __device__ __forceinline__ bool before_window(const Tile& tile, int row, int end) {
   if constexpr (Tile::kWindow) return end <= tile.first(row);
   else return false;
 }
 
-/// s = q k^T for 16 * NT keys whose rows start at tile row `key_row`.
+/// Computes s = q k^T for 16 * NT keys whose rows start at tile row `key_row`.
 template <int D, int MT, int NT, class Queries>
 __device__ __forceinline__ void scores(float (&s)[MT][2 * NT][4], const Queries& q, const LaneAddress<D>& keys,
                                        int key_row) {
@@ -230,7 +231,7 @@ __device__ __forceinline__ void scores(float (&s)[MT][2 * NT][4], const Queries&
   }
 }
 
-/// Maximum of one of this thread's two rows in 8 * N scores, in the exp2 domain.
+/// Returns the maximum over 8 * N scores of one of this thread's two rows, in the exp2 domain.
 template <int N>
 __device__ __forceinline__ float row_top(const float (&s)[N][4], int half, float scale_log2) {
   float x = -INFINITY;
@@ -239,7 +240,7 @@ __device__ __forceinline__ float row_top(const float (&s)[N][4], int half, float
   return quad_max(x) * scale_log2;
 }
 
-/// Moves `base` where a step exceeds it, and rescales the sums and outputs of those rows.
+/// Updates `base` of rows where a step exceeds it by more than kSlack, and rescales their sums and outputs.
 template <int D, int MT, int NT>
 __device__ __forceinline__ void raise_base(RowState<D, MT>& state, const float (&s)[MT][2 * NT][4], float scale_log2) {
   float top[MT][2];
@@ -268,7 +269,7 @@ __device__ __forceinline__ void raise_base(RowState<D, MT>& state, const float (
     }
 }
 
-/// Scores of keys from `key0` on that a query does not see become -inf.
+/// Sets scores of keys from `key0` on that a query does not see to -inf.
 template <int MT, int NT, class Tile>
 __device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const Tile& tile, int key0) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
@@ -293,7 +294,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const Til
     }
 }
 
-/// Turns scores into probabilities relative to `base`, adds them up, and drops some.
+/// Converts scores to probabilities relative to `base`, adds them to the sums, and applies dropout.
 template <int D, int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)[MT][2 * NT][4], int key0,
                                               const Tile& tile, const DropoutMask& mask) {
@@ -302,7 +303,7 @@ __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)
   for (int m = 0; m < MT; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // A row that has seen no key yet has base -inf; its scores are -inf too and must become 0, not NaN.
+      // A row that has not seen a key has base -inf; its scores are -inf too and must become 0, not NaN.
       const float base = Masked && state.base[m][half] == -INFINITY ? 0.0f : state.base[m][half];
 #pragma unroll
       for (int n = 0; n < 2 * NT; ++n) {
@@ -330,7 +331,7 @@ __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)
     }
 }
 
-/// One step: the tile against 16 * NT keys from `key0` on, which lie at tile rows `key_row`... of K and V.
+/// One step: the tile against 16 * NT keys from `key0` on, which start at tile row `key_row` of K and V.
 template <int D, int MT, int NT, bool Masked, bool Drop, class Queries, class Tile>
 __device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queries& q, const LaneAddress<D>& keys,
                                              const LaneAddress<D>& values, int key_row, int key0, const Tile& tile,
@@ -350,7 +351,7 @@ __device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queri
   }
 }
 
-/// out = o / sum and lse, for the rows of the tile that exist: after a packed sample's rows come the next sample's.
+/// Stores out = o / sum and lse for the tile's existing rows: the rows after a packed sample belong to the next one.
 template <int D, int MT, class Args>
 __device__ __forceinline__ void store_rows(RowState<D, MT>& state, const Args& p, int b, int h, int row0) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
