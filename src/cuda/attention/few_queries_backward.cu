@@ -1,14 +1,13 @@
-// Attention backward for bf16 and few queries over many keys, in one kernel: the Q-Former's cross attention, 32
-// queries, 257 keys. The formulas stand in attention_backward.cuh, how the work is dealt out in
-// attention_few_queries.cuh.
+// Attention backward for bf16 and few queries over many keys, in one kernel: the Q-Former's cross-attention with 32
+// queries, 257 keys. backward.cuh gives the formulas, few_queries.cuh describes how the work is divided.
 //
-//   1  Q and K start on their way, then dO and V; meanwhile the block makes the dropout mask's bits and delta
-//   2  each warp, for its keys, 32 at a time: S^T = K Q^T, dP^T = V dO^T, then P^T and dS^T, which as C fragments are
-//      the A fragments of dV = P^T dO and dK = dS^T Q: all queries are here, so both are complete. They leave through
-//      the warp's own rows of V, which nobody else reads; then dS^T goes there for the other warps.
+//   1  the copies of Q and K start, then dO and V; meanwhile the block computes the dropout mask's bits and delta
+//   2  each warp, for its keys, 32 at a time: S^T = K Q^T, dP^T = V dO^T, then P^T and dS^T, whose C fragments are the
+//      A fragments of dV = P^T dO and dK = dS^T Q. The block has all queries, so both are complete. They are stored
+//      through the warp's own rows of V, which no other warp reads; then dS^T is stored there for the other warps.
 //   3  each warp: a 16 x 16 block of dQ = dS K over all keys
 //
-// 81 KB of shared memory at 257 keys and head size 64: two blocks an SM.
+// It needs 81 KB of shared memory at 257 keys and head size 64: two blocks per SM.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward.cuh"
@@ -21,8 +20,8 @@ namespace {
 using namespace few_queries;
 
 /// Byte offsets in shared memory: Q, dO [32][D]; lse, delta [32] f32; mask bits; K [rows][D]; V [rows][D], a multiple
-/// of 32 rows. The last pair may read 16 rows after K, which are V's. dS^T of a pair, [2][16][32], takes the place of
-/// the first 2048 of the pair's 64 * D bytes of V. All but V's offset are known to the compiler, which saves registers.
+/// of 32 rows. The last pair may read 16 rows after K, which belong to V. dS^T of a pair, [2][16][32], reuses the first
+/// 2048 of the pair's 64 * D bytes of V. All offsets except V's are compile-time constants, which saves registers.
 template <int D, int Rounds, bool Drop>
 struct Layout {
   static constexpr int kPairBytes = kPairKeys * D * 2, kTileBytes = kQueries * D * 2;
@@ -34,7 +33,7 @@ struct Layout {
   static int bytes(int kv_tokens) { return v(kv_tokens) + (kv_tokens + kPairKeys - 1) / kPairKeys * kPairBytes; }
 };
 
-/// delta = row sums of dO * O, half a warp a row, 8 columns a lane; asked for early, added up late.
+/// delta = row sums of dO * O, with half a warp per row and 8 columns per lane; loaded early, summed late.
 template <int D>
 struct Deltas {
   static constexpr int kGroups = kThreads / 16, kRounds = (kQueries + kGroups - 1) / kGroups;
@@ -65,9 +64,9 @@ struct Deltas {
   }
 };
 
-/// The dropped probabilities and dS of a pair's 32 keys and queries 16 * part..., as A fragments, from s = k q^T of all
-/// queries and dp = v dO^T of these (C fragments: rows are keys, columns queries). lse and delta: [32]. keys_left: how
-/// many of the 32 keys exist.
+/// Computes, as A fragments, the dropped probabilities and dS of a pair's 32 keys and 16 queries from 16 * part on,
+/// from s = k q^T of all queries and dp = v dO^T of these queries (C fragments: rows are keys, columns queries). lse
+/// and delta: [32]. keys_left: number of the 32 keys that exist.
 template <bool Drop>
 __device__ __forceinline__ void pair_gradients(uint32_t (&probabilities)[2][4], uint32_t (&gradients)[2][4],
                                                float (&s)[2][4][4], float (&dp)[2][2][4], int part, const float* lse,
@@ -106,13 +105,13 @@ __device__ __forceinline__ void pair_gradients(uint32_t (&probabilities)[2][4], 
   }
 }
 
-/// a [32 keys][32 queries] times the tile `rows` [32 queries][D], times factor, to rows key0... of a head, below
-/// kv_length, through rows key0... of the tile `place`.
+/// Stores a [32 keys][32 queries] times the tile `rows` [32 queries][D], times factor, in rows from key0 on of a head,
+/// below kv_length, through rows from key0 on of the tile `place`.
 template <int D>
 __device__ __forceinline__ void key_gradient(const uint32_t (&a)[2][2][4], uint32_t rows_tile, char* place,
                                              float factor, bf16* head, int64_t row_stride, int key0, int kv_length,
                                              int head_size, bool wide) {
-  constexpr int kColumns = 2;  // n16 columns at a time: few accumulators
+  constexpr int kColumns = 2;  // n16 columns at a time, to need few accumulators
   const auto rows = LaneAddress<D>::row_major(rows_tile);
   const auto staged = LaneAddress<D>::row_major(shared_address(place));
 #pragma unroll 1
@@ -135,10 +134,10 @@ __device__ __forceinline__ void key_gradient(const uint32_t (&a)[2][2][4], uint3
   }
   __syncwarp();
   store_tile_rows<D, kPairKeys>(place, key0, head, row_stride, key0, kv_length, head_size, wide);
-  __syncwarp();  // the place may be used again
+  __syncwarp();  // the tile `place` may be overwritten
 }
 
-/// dq = scale dS K, the warps taking blocks of 16 x 16 in turn. dS^T lies in the places of V.
+/// Computes dq = scale dS K; the warps process blocks of 16 x 16 in turn. dS^T is in the memory of V.
 template <int D>
 __device__ __forceinline__ void store_query_gradients(const Params& p, int b, int h, uint32_t k_tile, uint32_t v_tile,
                                                       int steps) {
@@ -171,7 +170,7 @@ __device__ __forceinline__ void start_copies(const Params& p, int b, int h, uint
   commit_copies();
 }
 
-/// The probabilities and dS of a pair's keys from key0 on, [16 queries][16 keys], from its scores s.
+/// Computes the probabilities and dS, [16 queries][16 keys], of a pair's keys from key0 on, from its scores s.
 template <class L, int D, bool Drop>
 __device__ __forceinline__ void take_pair(uint32_t (&probabilities)[2][2][4], uint32_t (&gradients)[2][2][4],
                                           float (&s)[2][4][4], const Params& p, const char* shared,
@@ -179,7 +178,7 @@ __device__ __forceinline__ void take_pair(uint32_t (&probabilities)[2][2][4], ui
   const float* lse = reinterpret_cast<const float*>(shared + L::kLse);
   const float* delta = reinterpret_cast<const float*>(shared + L::kDelta);
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {  // a dp of all queries would take too many registers
+  for (int part = 0; part < 2; ++part) {  // dp of all queries would need too many registers
     if (16 * part >= p.query_tokens) continue;
     float dp[2][2][4];
     scores<D, 2, 1>(dp, SharedQueries<D>{LaneAddress<D>::row_major(v_tile), key0},
@@ -189,7 +188,7 @@ __device__ __forceinline__ void take_pair(uint32_t (&probabilities)[2][2][4], ui
   }
 }
 
-/// dS^T of a pair to its place, for the other warps.
+/// Stores dS^T of a pair for the other warps.
 __device__ __forceinline__ void stage_gradients(const uint32_t (&gradients)[2][2][4], uint32_t tile) {
   const auto place = LaneAddress<kQueries>::row_major(tile);
 #pragma unroll
@@ -201,7 +200,7 @@ __device__ __forceinline__ void stage_gradients(const uint32_t (&gradients)[2][2
 template <int D>
 constexpr int backward_blocks(int rounds) { return rounds == 1 && D <= 80 ? 2 : 1; }
 
-/// Rounds: the most pairs of a warp.
+/// Rounds: maximum number of pairs per warp.
 template <int D, int Rounds, bool Drop>
 __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_queries_backward_kernel(const Params p) {
   extern __shared__ __align__(1024) char shared[];
@@ -227,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_quer
   if constexpr (Drop) keep = KeepBits::make(shared + L::kBits, mask, p, h);
   deltas.reduce(delta);
   wait_copies<1>();
-  __syncthreads();  // Q, K, lse, delta and the mask are there
+  __syncthreads();  // Q, K, lse, delta and the mask are complete
 
   float s[2][4][4];
   const auto score = [&](int key0) {
@@ -236,7 +235,7 @@ __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_quer
   };
   if (warp * kPairKeys < kv_length) score(warp * kPairKeys);
   wait_copies<0>();
-  __syncthreads();  // dO and V are there
+  __syncthreads();  // dO and V have arrived
 #pragma unroll 1
   for (int round = 0; round < Rounds; ++round) {
     const int key0 = (warp + round * kWarps) * kPairKeys;
@@ -251,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_quer
                     p.dk.row_stride, key0, kv_length, p.head_size, p.wide);
     stage_gradients(gradients, v_tile + key0 / kPairKeys * L::kPairBytes);
   }
-  __syncthreads();  // dS^T is there
+  __syncthreads();  // dS^T is complete
 
   store_query_gradients<D>(p, b, h, k_tile, v_tile, steps);
   zero_rows<kThreads>(p.dk.head<bf16>(b, h, p.head_size), p.dk.row_stride, kv_length, p.kv_tokens, p.head_size);

@@ -1,12 +1,12 @@
-// Attention forward for bf16 and few queries over many keys: the Q-Former's cross attention, 32 queries, 257 keys.
-// How the work is dealt out stands in attention_few_queries.cuh.
+// Attention forward for bf16 and few queries over many keys: the Q-Former's cross-attention with 32 queries, 257 keys.
+// few_queries.cuh describes how the work is divided.
 //
-//   1  Q and K start on their way, then V; meanwhile the block makes the dropout mask's bits
+//   1  the copies of Q and K start, then V; meanwhile the block computes the dropout mask's bits
 //   2  each warp: S = Q K^T for its keys, kept in registers; row maxima to shared memory
 //   3  each warp: P = exp2(S - maximum over all warps); row sums to shared memory, P as bf16 to the place of K
-//   4  each warp: a 16 x 16 block of P V over all keys, divided by the row sums
+//   3  each warp: P = exp2(S - maximum over all warps); row sums to shared memory, P as bf16 to the memory of K
 //
-// 75 KB of shared memory at 257 keys and head size 64: three blocks an SM.
+// It needs 75 KB of shared memory at 257 keys and head size 64: three blocks per SM.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward.cuh"
@@ -19,8 +19,8 @@ namespace {
 using namespace few_queries;
 
 /// Byte offsets in shared memory: Q [32][D]; row maxima of the warps [kWarps][32] f32; mask bits; K and V [rows][D].
-/// P, [steps][32][16], takes the place of K, and row sums [kWarps][32] f32 that of Q, when these have been used: a step
-/// of 16 keys is 1024 bytes of P and 32 * D of K. The last pair may read 16 rows after K, which are V's.
+/// After their last use, P [steps][32][16] reuses the memory of K, and the row sums [kWarps][32] f32 that of Q: a step
+/// of 16 keys takes 1024 bytes of P and 32 * D bytes of K. The last pair may read 16 rows after K, which belong to V.
 template <int D, int Rounds, bool Drop>
 struct Layout {
   static constexpr int kQ = 0, kSums = kQ, kMaxima = kQueries * D * 2, kBits = kMaxima + kWarps * kQueries * 4;
@@ -34,7 +34,7 @@ struct Layout {
   static int bytes(int kv_tokens) { return kK + 2 * tile_bytes(kv_tokens); }
 };
 
-/// This lane's rows (g and g + 8 of each 16) of what lane r holds for row r.
+/// Distributes lane r's value for row r to the lanes of this row (g and g + 8 of each 16).
 __device__ __forceinline__ void spread_rows(float (&x)[2][2], float of_lane) {
   const int g = (static_cast<int>(threadIdx.x) & 31) >> 2;
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void quad_rows(float (&x)[2][2], const Reduce& reduce
     for (int half = 0; half < 2; ++half) x[m][half] = reduce(x[m][half]);
 }
 
-/// Lanes t = 0 store their rows to a warp's row of 32.
+/// Lanes with t = 0 store their rows in a warp's row of 32.
 __device__ __forceinline__ void store_row_numbers(float* target, const float (&x)[2][2]) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
   if (lane & 3) return;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void store_row_numbers(float* target, const float (&x
     for (int half = 0; half < 2; ++half) target[16 * m + 8 * half + (lane >> 2)] = x[m][half];
 }
 
-/// -inf into the scores of keys at and after kv_length; raises `top` to the row maxima of the rest.
+/// Sets scores of keys at and after kv_length to -inf and raises `top` to the row maxima.
 __device__ __forceinline__ void mask_scores(float (&s)[2][4][4], float (&top)[2][2], int keys_left) {
   const int limit = keys_left - 2 * (static_cast<int>(threadIdx.x) & 3);
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[2][4][4], float (&top)[2]
         }
 }
 
-/// Scores to probabilities times the row sum; adds up `sum` before dropout.
+/// Converts scores to probabilities times the row sum; adds them to `sum` before dropout.
 template <bool Drop>
 __device__ __forceinline__ void exponentiate(float (&s)[2][4][4], float (&sum)[2][2], const float (&base)[2][2],
                                              float scale_log2, const KeepBits& keep, int key0) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void exponentiate(float (&s)[2][4][4], float (&sum)[2
     }
 }
 
-/// A pair's probabilities as bf16 to steps `step` and `step` + 1 of P, as far as these exist.
+/// Stores a pair's probabilities as bf16 in steps `step` and `step` + 1 of P, if these exist.
 __device__ __forceinline__ void store_weights(const float (&s)[2][4][4], uint32_t p_tile, int step, int steps) {
   const auto weights = LaneAddress<16>::row_major(p_tile);
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_weights(const float (&s)[2][4][4], uint32_
   }
 }
 
-/// out = P V / row sums, the warps taking blocks of 16 x 16 in turn. row_sum: of row `lane`.
+/// Computes out = P V / row sums; the warps process blocks of 16 x 16 in turn. row_sum: of row `lane`.
 template <int D>
 __device__ __forceinline__ void store_outputs(const Params& p, int b, int h, uint32_t p_tile, uint32_t v_tile,
                                               float row_sum, int steps) {
@@ -141,7 +141,7 @@ __device__ __forceinline__ void store_outputs(const Params& p, int b, int h, uin
   }
 }
 
-/// Of numbers that each warp left for a row.
+/// Returns the largest of the numbers that the warps stored for a row.
 __device__ __forceinline__ float largest_of_warps(const float* numbers) {
   float largest = -INFINITY;
 #pragma unroll
@@ -152,7 +152,7 @@ __device__ __forceinline__ float largest_of_warps(const float* numbers) {
 template <int D>
 constexpr int forward_blocks(int rounds) { return rounds > 1 ? 1 : (D <= 64 ? 3 : 2); }
 
-/// Rounds: the most pairs of a warp.
+/// Rounds: maximum number of pairs per warp.
 template <int D, int Rounds, bool Drop>
 __global__ void __launch_bounds__(kThreads, forward_blocks<D>(Rounds)) few_queries_forward_kernel(const Params p) {
   extern __shared__ __align__(1024) char shared[];
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, forward_blocks<D>(Rounds)) few_queri
   KeepBits keep{};
   if constexpr (Drop) keep = KeepBits::make(shared + L::kBits, mask, p, h);
   wait_copies<1>();
-  __syncthreads();  // Q, K and the mask are there
+  __syncthreads();  // Q, K and the mask are complete
 
   const int thread = fresh_thread(), warp = thread / 32, lane = thread & 31;
   const SharedQueries<D> q{LaneAddress<D>::row_major(q_tile), 0};
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, forward_blocks<D>(Rounds)) few_queri
   float* maxima = reinterpret_cast<float*>(shared + L::kMaxima);
   float* sums = reinterpret_cast<float*>(shared + L::kSums);
   store_row_numbers(maxima + warp * kQueries, top);
-  __syncthreads();  // the row maxima are there; nobody needs Q or K any more
+  __syncthreads();  // the row maxima are complete; Q and K are not needed any more
 
   const float row_base = largest_of_warps(maxima + lane) * (p.scale * kLog2e);  // of row `lane`
   float base[2][2], sum[2][2] = {};
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, forward_blocks<D>(Rounds)) few_queri
   quad_rows(sum, quad_sum);
   store_row_numbers(sums + warp * kQueries, sum);
   wait_copies<0>();
-  __syncthreads();  // P, the row sums and V are there
+  __syncthreads();  // P, the row sums and V are complete
 
   float row_sum = 0;
 #pragma unroll

@@ -1,21 +1,22 @@
-// Attention forward for bf16: two kernels around the warp steps of attention_forward.cuh. 4 warps a block.
+// Attention forward for bf16: two kernels around the warp steps of forward.cuh, with 4 warps per block.
 //
-// resident: one block a (sample, head), K and V wholly in shared memory (two blocks an SM: 113 KB each). They arrive in
-//   four cp.async groups, and the first query tiles start as soon as the first group is there. Warps take query tiles
-//   of 16 * MT rows one after the other without further barriers; with a causal mask the longest tiles go first, in
-//   snake order, so that the warps end together. Query fragments come straight from global memory, once a tile.
-//     MT = 2 (two blocks an SM): every K and V fragment feeds 4 mma; with MT = 1 it would feed 2, and shared-memory
-//       bandwidth, not mma, would be the limit. For many queries: the vision tower's 257 x 257, head size 88 -> 96.
-//       257 = 8 * 32 + 1: the last row is no tile of its own (it would cost 4 warps the time of one more tile, 1/3 of
-//       all); the four warps share its keys instead and merge their partial sums through shared memory.
-//     MT = 1 (four blocks an SM): short sequences (language model 82 x 82, Q-Former), where latency and device memory
-//       count; and all dropout.
+// resident: one block per (sample, head), with K and V completely in shared memory (two blocks per SM: 113 KB each).
+//   They arrive in four cp.async groups, and the first query tiles start when the first group has arrived. Warps
+//   process
+//   query tiles of 16 * MT rows one after the other without further barriers; with a causal mask the longest tiles go
+//   first, in snake order, so that the warps end together. Query fragments are loaded from global memory once per tile.
+//     MT = 2 (two blocks per SM): every K and V fragment feeds 4 mma; with MT = 1 it would feed 2, and shared-memory
+//       bandwidth would be the limit. For many queries: the vision tower's 257 x 257, head size 88 -> 96. 257 = 8 * 32
+//       + 1:
+//       the last row is not a separate tile (which would cost 4 warps the time of one more tile, 1/3 of the total);
+//       the four warps divide its keys instead and merge their partial sums through shared memory.
+//     MT = 1 (four blocks per SM): short sequences (language model 82 x 82, Q-Former), bound by latency and device
+//       memory; and all dropout.
 // streaming (streaming.cuh): one block per 64 * MT queries, K and V in blocks of 64 keys, double-buffered; Q in shared
 //   memory. For sequences that do not fit, e.g. 2048 x 128.
-// Within a window (WindowParams), the streaming kernel walks over the key blocks from the first that the block's
-// queries see; masks do the rest. Grids and shared memory are for the most rows a sample can have. Of packed samples
-// (PackedParams) a block takes only the keys and the query tiles that its own sample has: the language model's short
-// samples cost what they hold.
+// With a window (WindowParams), the streaming kernel starts at the first key block that the block's queries see; masks
+// do the rest. Grids and shared memory are for the maximum rows of a sample. For packed samples (PackedParams) a block
+// processes only the keys and query tiles of its sample, so short samples of the language model cost less.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -27,11 +28,12 @@ namespace blipft::attention {
 namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * 32, kGroups = 4;
-constexpr int kResidentBytes = 113 << 10;  // two blocks an SM, each with 1 KB of the system's own
+constexpr int kResidentBytes = 113 << 10;  // two blocks per SM, each with 1 KB reserved by the system
 
 constexpr int round16(int x) { return (x + 15) / 16 * 16; }
 
-/// Waits for cp.async groups in order; every warp of the block passes the same kGroups barriers, each where it needs them.
+/// Waits for cp.async groups in order. Every warp of the block passes the same kGroups barriers, each where it needs
+/// them.
 struct Arrivals {
   int rows_per_group;
   int ready = 0;
@@ -44,7 +46,7 @@ struct Arrivals {
         case 2: wait_copies<kGroups - 3>(); break;
         default: wait_copies<0>(); break;
       }
-      // Not __syncthreads(), which all warps have to call in one place.
+      // Not __syncthreads(), which all warps would have to call at the same point.
       asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
       ++ready;
     }
@@ -79,8 +81,8 @@ __device__ __forceinline__ void resident_tile(const Args& p, const RowTile& tile
   store_rows<D, MT>(state, p, same.b, same.h, tile.row0);
 }
 
-/// The last rows (at most 16) of an uncausal block, of samples that are not packed: each warp takes every kWarps-th
-/// step of keys, then the partial outputs are merged through the shared memory that held K and V.
+/// The last rows (at most 16) of a block without causal mask and packing: each warp processes every kWarps-th step of
+/// keys; then the partial outputs are merged through the shared memory of K and V.
 template <int D>
 __device__ __forceinline__ void shared_tail(const Params& p, const RowTile& tile, const DropoutMask& mask,
                                             char* shared, uint32_t k_tile, uint32_t v_tile, int b, int h) {
@@ -131,7 +133,7 @@ __device__ __forceinline__ void shared_tail(const Params& p, const RowTile& tile
 
 constexpr int resident_blocks(int d, int mt) { return mt == 2 ? 2 : (d > 96 ? 3 : 4); }
 
-/// `tiles`: query tiles that warps take whole, of samples that are not packed.
+/// `tiles`: number of whole query tiles, for samples that are not packed.
 template <int D, int MT, bool Drop, class Args>
 __global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_kernel(const Args p, int tiles) {
   extern __shared__ __align__(1024) char shared[];
@@ -203,15 +205,15 @@ bool forward_dropout(const Params& p, cudaStream_t stream) {
 }  // namespace
 
 bool mma_forward_window(const Params& params, cudaStream_t stream) {
-  if (params.dropout) return false;        // no model has both
+  if (params.dropout) return false;        // no model combines both
   const WindowParams p{PackedParams{params}};
   if (p.head_size <= 64) return launch_streaming<64, 2, false>(p, stream);
   return p.head_size <= 96 ? launch_streaming<96, 2, false>(p, stream) : launch_streaming<128, 2, false>(p, stream);
 }
 
 bool mma_forward(const Params& p, cudaStream_t stream) {
-  if (p.dropout && p.group > 1) return false;  // no model has both
-  if (p.dropout && p.starts) return false;     // mma_score_forward's
+  if (p.dropout && p.group > 1) return false;  // no model combines both
+  if (p.dropout && p.starts) return false;     // handled by mma_score_forward
   if (p.dropout) {
     if (p.head_size <= 64) return forward_dropout<64>(p, stream);
     return p.head_size <= 96 ? forward_dropout<96>(p, stream) : forward_dropout<128>(p, stream);

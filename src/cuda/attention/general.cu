@@ -1,13 +1,13 @@
-// Attention for f32, and for bf16 shapes that the tensor-core kernels do not take (head sizes or strides that are not
-// multiples of 4 elements). Plain f32 arithmetic on CUDA cores. With windows and caps, and for heads of more than 128:
+// Attention for f32, and for bf16 shapes that the tensor-core kernels do not support (head sizes or strides that are
+// not multiples of 4 elements), in plain f32 arithmetic on CUDA cores. Windows, caps and heads of more than 128 are in
 // general_extra.cu.
 //
-// A block of 256 threads holds 32 queries (forward, dq) or 32 keys (dk, dv) and walks over the other side in tiles of
-// 32. Tiles are f32 in shared memory, head size padded with zeros to a multiple of 32, pitch + 4 so that 16-byte reads
-// of 8 neighbouring rows touch all banks. Score tiles are 2 x 2 per thread; products with V, K, Q, dO give each thread
-// one row and every 8th group of 4 columns.
-// Of packed samples (PackedParams), blocks whose rows their sample does not have leave at once. A block of keys takes
-// the queries of all heads that read them.
+// A block of 256 threads owns 32 queries (forward, dq) or 32 keys (dk, dv) and iterates over the other side in tiles of
+// 32. Tiles are f32 in shared memory; the head size is padded with zeros to a multiple of 32 and the pitch is 4 more,
+// so that 16-byte reads of 8 adjacent rows access all banks. Each thread computes 2 x 2 scores of a tile; in products
+// with V, K, Q, dO it computes one row and every 8th group of 4 columns.
+// For packed samples (PackedParams), blocks beyond the rows of their sample exit at once. A block of keys processes the
+// queries of all heads that use them.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/general.cuh"
@@ -67,13 +67,13 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p)
         row_sum > 0 ? row_max + logf(row_sum) : -INFINITY;
 }
 
-/// One warp a row: delta = sum of dout * out.
+/// Computes delta = sum of dout * out with one warp per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads) delta_kernel(const PackedParams p) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (row >= static_cast<int64_t>(p.batch) * p.heads * p.query_tokens) return;
-  const int h = static_cast<int>(row % p.heads);  // heads innermost: neighbouring warps read neighbouring memory
+  const int h = static_cast<int>(row % p.heads);  // heads innermost: adjacent warps read adjacent memory
   const int64_t token = row / p.heads;
   const int i = static_cast<int>(token % p.query_tokens), b = static_cast<int>(token / p.query_tokens);
   if (i >= p.queries(b)) return;
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const PackedParams p) {
   if (lane == 0) p.delta[(static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + i] = sum;
 }
 
-/// The probabilities and score gradients of a 32 x 32 tile; element (i, j) of both goes to [i][j], or [j][i] when
-/// Transposed. probabilities carry dropout; a query without keys has lse = -inf and gives zeros.
+/// Computes the probabilities and score gradients of a 32 x 32 tile; element (i, j) of both is stored at [i][j], or
+/// [j][i] if Transposed. The probabilities include dropout; a query without keys has lse = -inf and gives zeros.
 template <int Groups, bool Transposed>
 __device__ void score_gradients(const PackedParams& p, const DropoutMask& mask, int b, int h, int q0, int k0,
                                 int queries, int kv_length, const float* q, const float* k, const float* v,
@@ -116,7 +116,8 @@ __device__ void score_gradients(const PackedParams& p, const DropoutMask& mask, 
   }
 }
 
-/// Grouped: heads of queries share keys. Its division would cost the others a block a multiprocessor, in registers.
+/// Grouped: query heads share keys. Its division needs registers that would cost the other case a block per
+/// multiprocessor.
 template <class T, int Groups, bool Grouped>
 __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
   extern __shared__ float shared[];

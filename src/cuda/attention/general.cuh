@@ -1,18 +1,18 @@
-// What the kernels of general.cu and general_extra.cu share: tiles of 32 rows in shared memory, as f32, and what a block of
-// 256 threads does with them.
+// Common code of general.cu and general_extra.cu: tiles of 32 rows in shared memory, as f32, and operations of a block
+// of 256 threads on them.
 #pragma once
 
 #include "cuda/attention/params.cuh"
 
 namespace blipft::attention {
 
-/// Whether windows, caps, large heads, relative positions or keys packed by themselves ask for the kernels of
+/// True if windows, caps, large heads, relative positions or separately packed keys require the kernels of
 /// general_extra.cu.
 inline bool needs_extra(const Params& p) {
   return p.window > 0 || changes_scores(p);
 }
 void extra_forward(const PackedParams& p, bool bf16, cudaStream_t stream);
-/// After row_deltas().
+/// Must run after row_deltas().
 void extra_backward(const PackedParams& p, bool bf16, cudaStream_t stream);
 
 namespace general {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void from_float(__nv_bfloat16& y, float x) { y = __fl
 template <int Groups>
 constexpr int kPitch = Groups * 32 + 4;
 
-/// tile [32][Groups * 32] = rows [row0, row0 + 32) of a head, zeros outside of `rows` and head_size
+/// Loads tile [32][Groups * 32] = rows [row0, row0 + 32) of a head, with zeros outside of `rows` and head_size.
 template <class T, int Groups>
 __device__ void load_tile(float* tile, const T* head, int64_t row_stride, int row0, int rows, int head_size) {
   for (int i = threadIdx.x; i < kTile * Groups * 32; i += kThreads) {
@@ -37,7 +37,7 @@ __device__ void load_tile(float* tile, const T* head, int64_t row_stride, int ro
   }
 }
 
-/// score[a][b] += a-row (ty + 16 a) . b-row (tx + 16 b)
+/// Adds the dot products of two rows each: score[i][j] += a-row (ty + 16 i) . b-row (tx + 16 j)
 template <int Groups>
 __device__ void add_dots(float (&score)[2][2], const float* a, const float* b, int ty, int tx) {
 #pragma unroll 8
@@ -60,14 +60,14 @@ __device__ void add_dots(float (&score)[2][2], const float* a, const float* b, i
   }
 }
 
-/// The same, written: score[a][b] = a-row . b-row.
+/// Computes the dot products of two rows each: score[i][j] = a-row (ty + 16 i) . b-row (tx + 16 j)
 template <int Groups>
 __device__ void dot_tile(float (&score)[2][2], const float* a, const float* b, int ty, int tx) {
   score[0][0] = score[0][1] = score[1][0] = score[1][1] = 0;
   add_dots<Groups>(score, a, b, ty, tx);
 }
 
-/// acc (row r, columns 4 c + 32 g) += weights row r [32] times tile [32][Groups * 32]
+/// Adds products: acc (row r, columns 4 c + 32 g) += weights row r [32] times tile [32][Groups * 32]
 template <int Groups>
 __device__ void multiply_tile(float4 (&acc)[Groups], const float* weights, const float* tile, int r, int c) {
 #pragma unroll 4
@@ -97,8 +97,9 @@ __device__ void store_row(T* row, const float4 (&acc)[Groups], float factor, int
   }
 }
 
-/// Of one tile of scores [32][33]: the 8 threads of row r, of query q0 + r, turn its 32 scores, of the keys from k0,
-/// into weights relative to the row's largest score so far, and sum them. Returns what to multiply earlier ones by.
+/// Processes one tile of scores [32][33]: the 8 threads of row r (query q0 + r) convert its 32 scores (keys from k0)
+/// into weights relative to the row's largest score so far, and add them to the row sum. Returns the factor that
+/// rescales earlier weights.
 __device__ __forceinline__ float take_scores(float* scores, float& row_max, float& row_sum, const PackedParams& p,
                                              const DropoutMask& mask, int h, int q0, int k0, int r, int c) {
   float x[4], tile_max = -INFINITY, tile_sum = 0;

@@ -1,8 +1,8 @@
-// Attention within windows, with capped scores, and for heads of up to 256, in plain f32 arithmetic on CUDA cores: what
-// general.cu does, walked in the same tiles of 32 queries and 32 keys, but that
-//   - walks leave out tiles that lie outside of the window, forward and backward;
-//   - a head's columns are taken in one or two chunks, so that tiles fit into 99 KB of shared memory: a block keeps its own
-//     side's chunks there, and brings the other side's through one tile, again where a product needs them again.
+// Attention with windows, capped scores, and heads of up to 256, in plain f32 arithmetic on CUDA cores. It works like
+// general.cu, with tiles of 32 queries and 32 keys, except that
+//   - tiles outside of the window are skipped, forward and backward;
+//   - a head's columns are processed in one or two chunks, so that tiles fit into 99 KB of shared memory: a block keeps
+//     the chunks of its own side there and loads those of the other side through one tile, again for each product.
 #include <cuda_runtime.h>
 
 #include <type_traits>
@@ -15,18 +15,18 @@ namespace {
 
 using namespace general;
 
-/// Columns of a chunk, and floats of a tile of it.
+/// Columns of a chunk, and floats of a chunk's tile.
 template <int Groups>
 constexpr int kWidth = Groups * 32;
 template <int Groups>
 constexpr int kTileFloats = kTile * kPitch<Groups>;
 
-/// A chunk of rows [row0, row0 + 32) of a head.
+/// Loads a chunk of rows [row0, row0 + 32) of a head.
 template <class T, int Groups>
 __device__ void load_chunk(float* tile, const T* head, int64_t row_stride, int row0, int rows, int head_size, int chunk) {
   load_tile<T, Groups>(tile, head + chunk * kWidth<Groups>, row_stride, row0, rows, head_size - chunk * kWidth<Groups>);
 }
-/// All chunks, one tile behind the other.
+/// Loads all chunks into consecutive tiles.
 template <class T, int Groups, int Chunks>
 __device__ void load_all(float* tiles, const T* head, int64_t row_stride, int row0, int rows, int head_size) {
 #pragma unroll
@@ -40,8 +40,8 @@ __device__ void store_all(T* row, const float4 (&acc)[Chunks][Groups], float fac
     store_row<T, Groups>(row + chunk * kWidth<Groups>, acc[chunk], factor, c, head_size - chunk * kWidth<Groups>);
 }
 
-/// The other side's rows on their way through one tile: calls body(chunk) when a chunk is there. Begins and ends with
-/// threads that may still read the tile.
+/// Loads the other side's rows chunk by chunk into one tile and calls body(chunk) after each. At the start and at the
+/// end of this function some threads may still read the tile.
 template <class T, int Groups, int Chunks, class Body>
 __device__ __forceinline__ void with_chunks(float* tile, const T* head, int64_t row_stride, int row0, int rows, int head_size,
                             const Body& body) {
@@ -58,14 +58,14 @@ __device__ __forceinline__ float capped(const ExtraParams& p, float product) {
   const float scaled = product * p.scale;
   return p.cap > 0 ? p.cap * tanhf(scaled / p.cap) : scaled;
 }
-/// d(score) / d(scaled product).
+/// Returns d(score) / d(scaled product).
 __device__ __forceinline__ float cap_slope(const ExtraParams& p, float score) {
   return p.cap > 0 ? 1.0f - (score / p.cap) * (score / p.cap) : 1.0f;
 }
 __device__ __forceinline__ bool sees(const ExtraParams& p, int query, int key, int kv_length) {
   return key < kv_length && !(p.causal && key > query) && (p.window == 0 || key > query - p.window);
 }
-/// The tile of the first key that queries from `query` on see.
+/// Returns the start of the tile that contains the first key that queries from `query` on see.
 __device__ __forceinline__ int first_key(const ExtraParams& p, int query) {
   return p.window > 0 ? max(0, query + 1 - p.window) / kTile * kTile : 0;
 }
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ExtraParams p) 
         row_sum > 0 ? row_max + logf(row_sum) : -INFINITY;
 }
 
-/// As score_gradients() of general.cu, of products s = q k^T and dp = dO V^T that are there; gradients of the scores times
-/// `scale`.
+/// Like score_gradients() of general.cu, but with given products s = q k^T and dp = dO V^T; the gradients of the scores
+/// are multiplied by `scale`.
 template <bool Transposed>
 __device__ void score_gradients(const ExtraParams& p, const DropoutMask& mask, int b, int h, int q0, int k0,
                                 int queries, int kv_length, const float (&s)[2][2], const float (&dp)[2][2],
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const ExtraParams p) {
   load_all<T, Groups, Chunks>(k, key_head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
   load_all<T, Groups, Chunks>(v, key_head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
   float4 dk[Chunks][Groups] = {}, dv[Chunks][Groups] = {};
-  // The last query that sees a key of this tile is a window behind its last key.
+  // The last query that sees a key of this tile is at a distance of window - 1 from the tile's last key.
   const int query_end = p.window > 0 ? min(queries, k0 + kTile - 1 + p.window) : queries;
   for (int h = kv_head * p.heads_per_kv(); h < (kv_head + 1) * p.heads_per_kv(); ++h) {
     const T* q = head_of<const T>(p, p.q, b, h);
@@ -222,8 +222,9 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const ExtraParams p) {
   store_all<T, Groups, Chunks>(key_head_of<T>(p, p.dv, b, kv_head) + (k0 + r) * p.dv.row_stride, dv, 1.0f, c, p.head_size);
 }
 
-/// sums[column] += the sum of each diagonal of a tile of gradients whose first key lies `offset` after its first query.
-/// Offsets at and beyond both ends share a column: one thread adds these. Ends with threads that may still read the tile.
+/// Adds the sum of each diagonal of a tile of gradients to sums[column]; the tile's first key is `offset` after its
+/// first query. Offsets at and beyond either end share a column, to which one thread adds them. At the end some threads
+/// may still read the tile.
 __device__ void add_diagonals(const ExtraParams& p, const float* gradients, int offset, float* diagonals, float* sums) {
   constexpr int kDiagonals = 2 * kTile - 1;
   const int t = threadIdx.x, own = offset + t - (kTile - 1);  // key minus query
@@ -245,7 +246,7 @@ __device__ void add_diagonals(const ExtraParams& p, const float* gradients, int 
   }
 }
 
-/// Block (split, head): the tiles of queries split, split + splits, ... of all samples.
+/// Block (split, head) processes the query tiles split, split + splits, ... of all samples.
 template <class T, int Groups, int Chunks>
 __global__ void __launch_bounds__(kThreads, 1) relative_kernel(const ExtraParams p, float* partials) {
   extern __shared__ float shared[];
@@ -293,7 +294,7 @@ void launch(Kernel* kernel, const ExtraParams& p, int tokens, int heads, int til
   BLIPFT_CUDA_LAUNCHED("general attention kernel, extra");
 }
 
-/// Calls run(groups of 32 columns of a chunk, chunks), integral constants.
+/// Calls run(groups of 32 columns of a chunk, chunks) with integral constants.
 template <class Run>
 void with_sizes(const ExtraParams& p, const Run& run) {
   constexpr std::integral_constant<int, 1> one;

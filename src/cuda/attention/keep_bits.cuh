@@ -1,6 +1,6 @@
-// Dropout masks of a warp's scores, of which every Philox call is made once: a call decides 8 consecutive elements,
-// which lie in the registers of 4 or 8 lanes, so lanes share the calls and tell each other the bits. For ScoreParams;
-// the kernels of other Args ask DropoutMask element by element.
+// Dropout masks of a warp's scores, with each Philox call made only once: a call decides 8 consecutive elements, which
+// are in the registers of 4 or 8 lanes, so lanes divide the calls and exchange the bits. Only for ScoreParams; the
+// kernels of other Args use DropoutMask for each element.
 #pragma once
 
 #include "cuda/attention/mma.cuh"
@@ -8,7 +8,7 @@
 
 namespace blipft::attention {
 
-/// Bit e: whether element e of the block that `element` is in is kept.
+/// Returns in bit e whether element e of the block that contains `element` is kept.
 __device__ __forceinline__ uint32_t block_bits(const DropoutMask& mask, uint64_t element) {
   const DropoutBlock block = mask.block(element);
   const uint32_t words[4] = {block.words.x, block.words.y, block.words.z, block.words.w};
@@ -21,8 +21,8 @@ __device__ __forceinline__ uint32_t block_bits(const DropoutMask& mask, uint64_t
   return bits;
 }
 
-/// Of one row of C fragments whose rows are queries, 8 * N keys from `element` on, which is the quad's own. aligned:
-/// whether all rows' elements are multiples of 8. The whole warp makes it.
+/// Decisions for one row of C fragments whose rows are queries: 8 * N keys from `element` on; `element` is that of the
+/// quad's row. aligned: true if the elements of all rows are multiples of 8. The whole warp must construct it.
 template <int N>
 struct KeptKeys {
   uint32_t bits[N / 4];
@@ -42,15 +42,15 @@ struct KeptKeys {
     for (int i = 0; i < N / 4; ++i)
       bits[i] = __funnelshift_r(words[i], words[i + 1], static_cast<uint32_t>(element) % kDropoutBlock) >> 2 * t;
   }
-  /// Bits 0 and 1: this lane's elements of the n-th tile of 8 keys.
+  /// Returns in bits 0 and 1 the decisions for this lane's elements of the n-th tile of 8 keys.
   __device__ __forceinline__ uint32_t pair(int n) const { return bits[n / 4] >> 8 * (n % 4); }
 };
 
-/// Of C fragments whose rows are 16 keys and columns 8 * N queries; `element`: of the first query and key, queries lie
-/// query_elements elements apart. The whole warp makes and asks it.
+/// Decisions for C fragments whose rows are 16 keys and whose columns are 8 * N queries; `element` is that of the first
+/// query and key; queries are query_elements elements apart. The whole warp must construct and use it.
 template <int N>
 struct KeptQueries {
-  uint32_t bits[N / 4];  // of query lane + 32 i, bit k: of key k
+  uint32_t bits[N / 4];  // bit k: key k of query lane + 32 i
 
   __device__ __forceinline__ KeptQueries(const DropoutMask& mask, uint64_t element, int query_elements) {
     static_assert(N % 4 == 0, "a lane takes every 32nd query");
@@ -63,7 +63,7 @@ struct KeptQueries {
       bits[i] = x >> static_cast<uint32_t>(own) % kDropoutBlock;
     }
   }
-  /// Bit 0: key g, bit 8: key g + 8, of this lane's column e of the n-th tile of 8 queries.
+  /// Returns, for this lane's column e of the n-th tile of 8 queries, key g in bit 0 and key g + 8 in bit 8.
   __device__ __forceinline__ uint32_t column(int n, int e) const {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     return __shfl_sync(0xffffffffu, bits[n / 4], 8 * (n % 4) + 2 * (lane & 3) + e) >> (lane >> 2);

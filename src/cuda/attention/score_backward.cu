@@ -1,5 +1,5 @@
-// Attention backward for bf16 for what score_forward.cu takes: the kernels of backward_long.cuh, and for heads of more
-// than 128 those of wgmma_wide_backward.cu or backward_wide.cuh.
+// Attention backward for bf16 for the arguments of score_forward.cu: the kernels of backward_long.cuh, and for heads of
+// more than 128 those of wgmma_wide_backward.cu or backward_wide.cuh.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward_wide.cuh"
@@ -9,7 +9,7 @@ namespace blipft::attention {
 
 bool mma_score_backward(const Params& params, cudaStream_t stream) {
   const ScoreParams p = score_params(params);
-  if ((p.dropout || p.relative) && p.group > 1) return false;  // no model has both
+  if ((p.dropout || p.relative) && p.group > 1) return false;  // no model combines both
   if (p.head_size > 128) {
     if (p.dropout) return false;
     return wgmma_wide_backward(p, stream) || backward_wide::backward<64, 2>(p, stream) ||

@@ -1,10 +1,11 @@
-// The gradient of relative positions for bf16 with mma.sync: sums of dS, the gradient of the scores, over the elements
-// of equal offset of key and query, of all samples.
+// The gradient of relative positions for bf16 with mma.sync: for each offset between key and query, the sum of dS (the
+// gradient of the scores) over all elements with this offset, over all samples.
 //
-// A block takes tiles of 64 queries and 64 keys of a head, one offset of key tile and query tile after the other, all
-// samples and query tiles of an offset before the next: dS of such tiles are added up element by element, in registers,
-// and their diagonals once an offset. S and dP are computed again: 2 products beside the 7 of backward_long.cuh. Blocks
-// share a head's tiles evenly, in the order of the walk, so sums are of the same numbers in the same order each time.
+// A block processes tiles of 64 queries and 64 keys of a head, ordered by the offset between key tile and query tile:
+// all samples and query tiles of an offset before the next offset. The dS of tiles with equal offset are added element
+// by element, in registers, and their diagonals are summed once per offset. S and dP are recomputed: 2 products in
+// addition to the 7 of backward_long.cuh. Blocks divide a head's tiles evenly in this order, so that the sums always
+// have the same addends in the same order.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward.cuh"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int kTile = 64, kWarps = kTile / 16, kThreads = kWarps * 32, kPitch = kTile + 1, kDiagonals = 2 * kTile - 1;
 
-/// The tiles of a head: of sample b, query tile `tile` and the key tile `offset` after it.
+/// The sequence of tiles of a head: sample b, query tile `tile`, and the key tile `offset` tiles after it.
 struct Walk {
   int query_tiles, key_tiles, batch, offset, b, tile;
   int64_t left;
@@ -43,7 +44,7 @@ struct Walk {
     w.tile = w.first() + static_cast<int>(at % of_sample);
     return w.existing(p);
   }
-  /// This tile, or the first after it that has queries and keys.
+  /// Returns this tile or the first tile after it that has queries and keys.
   template <class Args>
   __device__ __forceinline__ Walk existing(const Args& p) const {
     Walk w = *this;
@@ -68,20 +69,20 @@ struct Walk {
 template <int D>
 struct Layout {
   static constexpr int Tile = kTile * pitch<D> * 2;
-  static constexpr int Q = 0, Dout = Tile, K = 2 * Tile, V = 3 * Tile, Stage = 4 * Tile;  // [2] of these
+  static constexpr int Q = 0, Dout = Tile, K = 2 * Tile, V = 3 * Tile, Stage = 4 * Tile;  // two stages
   static constexpr int Numbers = 2 * Stage;                       // lse [2][kTile], delta [2][kTile]
   static constexpr int Diagonals = Numbers + 4 * kTile * 4;       // [kDiagonals + 1]
   static constexpr int Table = Diagonals + 2 * kTile * 4;         // relative scores, then their gradients
   static_assert(kTile * kPitch * 4 <= Stage, "sums of a tile lie in a stage");
 };
 
-/// sums[column] += the diagonals of a tile of gradients whose first key lies `offset` after its first query. Offsets at
-/// and beyond both ends share a column: one thread adds these.
+/// Adds the diagonals of a tile of gradients to sums[column]; the tile's first key is `offset` after its first query.
+/// Offsets at and beyond either end share a column, to which one thread adds them.
 __device__ __forceinline__ void add_diagonals(const ScoreParams& p, const float* gradients, int offset,
                                               float* diagonals, float* sums) {
   const int t = static_cast<int>(threadIdx.x);
   if (t < kDiagonals) {
-    const int skew = t - (kTile - 1), own = offset + skew;  // key minus query, in the tile and in all
+    const int skew = t - (kTile - 1), own = offset + skew;  // key minus query, in the tile and in total
     float sum = 0;
     for (int r = max(0, -skew); r < min(kTile, kTile - skew); ++r) sum += gradients[r * kPitch + r + skew];
     if (own > -p.behind && own < p.ahead) sums[own + p.behind] += sum;
@@ -96,7 +97,7 @@ __device__ __forceinline__ void add_diagonals(const ScoreParams& p, const float*
   }
 }
 
-// Of a head and a range of its tiles: one body, because the sums of its offsets stay in shared memory from tile to tile.
+// Processes a range of a head's tiles. It is one function because the sums stay in shared memory from tile to tile.
 template <int D, bool Drop>
 __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : Drop ? 2 : 3)
     relative_kernel(const ScoreParams p, float* partials) {
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : Drop ? 2 : 3)
   load_relative<kThreads>(table, p, h);
   for (int c = static_cast<int>(threadIdx.x); c < p.columns(); c += kThreads) sums[c] = 0;
   float* lse_numbers = reinterpret_cast<float*>(shared + L::Numbers);
-  StepNumbers<kTile> numbers;  // of the tile that was asked for last
+  StepNumbers<kTile> numbers;  // of the tile that was requested last
   const auto load = [&](int stage, const Walk& walk) {
     const uint32_t to = base + static_cast<uint32_t>(stage * L::Stage);
     const int b = walk.b, q0 = walk.query0(), k0 = walk.key0(), queries = p.queries(b), keys = p.kv_length(b);
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : Drop ? 2 : 3)
     const Walk next = walk.next(p);
     numbers.store(lse_numbers, lse_numbers + 2 * kTile, stage);
     wait_copies<0>();
-    __syncthreads();  // this stage is there, the other one is free
+    __syncthreads();  // this stage has arrived, the other one is free
     if (next.left > 0) load(stage ^ 1, next);
     const int row0 = walk.query0() + warp_row, key0 = walk.key0();
     const auto tile = tile_of(p, {row0, p.kv_length(walk.b), p.causal, 0, element_row(p, h, row0), p.query_elements}, table);
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : Drop ? 2 : 3)
         for (int e = 0; e < 4; ++e) acc[n][e] += dp[0][n][e];
     }
     if (next.left <= 0 || next.offset != walk.offset) {
-      __syncthreads();  // nobody reads this stage any more
+      __syncthreads();  // all threads have read this stage
       float* gradients = reinterpret_cast<float*>(shared + stage * L::Stage);
       const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll

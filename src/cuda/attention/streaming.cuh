@@ -1,6 +1,6 @@
 // Attention forward for bf16 with mma.sync, the `streaming` kernel: one block per 16 * MT * Warps queries, K and V in
-// blocks of `Keys` keys, double-buffered; Q in shared memory. forward.cu tells when it is the one to take, and
-// score_forward.cu where scores are changed before the softmax.
+// blocks of `Keys` keys, double-buffered; Q in shared memory. forward.cu selects it, and score_forward.cu if scores
+// change before the softmax.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace blipft::attention {
 
-// One body: queries, running maxima and sums stay in registers from block to block of keys.
+// One function: queries, running maxima and sums stay in registers from one block of keys to the next.
 template <int D, int MT, bool Drop, class Args, int Warps = 4, int Keys = 64>
 __global__ void __launch_bounds__(Warps * 32, D > 128 ? 1 : 2) streaming_kernel(const Args p) {
   constexpr int kThreads = Warps * 32, kQueries = Warps * 16 * MT;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(Warps * 32, D > 128 ? 1 : 2) streaming_kernel(
   for (int j = first; j < blocks; ++j) {
     if constexpr (Args::kScores) {
       wait_copies<0>();
-      __syncthreads();  // block j is there, the other stage is free
+      __syncthreads();  // block j has arrived, the other stage is free
       if (j + 1 < blocks) load_block(j + 1);
     } else {
       if (j + 1 < blocks) {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Warps * 32, D > 128 ? 1 : 2) streaming_kernel(
   store_rows<D, MT>(state, p, b, h, row0);
 }
 
-/// False where a block may not have the shared memory.
+/// Returns false if a block needs too much shared memory.
 template <int D, int MT, bool Drop, int Warps = 4, int Keys = 64, class Args>
 bool launch_streaming(const Args& p, cudaStream_t stream) {
   constexpr int kQueries = Warps * 16 * MT, kBytes = (kQueries + 4 * Keys) * pitch<D> * 2;

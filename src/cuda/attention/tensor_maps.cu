@@ -1,4 +1,4 @@
-// Tensor maps for the attention kernels: what the tensor copy engine (TMA) is told of an operand.
+// Tensor maps of the attention kernels: descriptions of an operand for the tensor copy engine (TMA).
 #include "cuda/attention/wgmma.cuh"
 #include "cuda/device/cuda_check.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
-/// From the driver that the process runs with: linking to it would keep the program from starting without one.
+/// Returns the driver's function. Linking to the driver would prevent the program from starting without one.
 EncodeTiled encode_tiled() {
   static const EncodeTiled function = [] {
     void* found = nullptr;
@@ -28,7 +28,7 @@ CUtensorMap encode(const View& view, const MapShape& shape, unsigned columns, CU
   CUtensorMap map{};
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(shape.head_size), static_cast<cuuint64_t>(shape.tokens),
                                static_cast<cuuint64_t>(shape.heads), static_cast<cuuint64_t>(shape.samples)};
-  // A single sample has no stride to speak of; it must be a multiple of 16 bytes all the same.
+  // A single sample has no meaningful stride, but the stride must still be a multiple of 16 bytes.
   const int64_t sample_stride = shape.samples > 1 ? view.batch_stride : view.row_stride;
   const cuuint64_t strides[3] = {static_cast<cuuint64_t>(view.row_stride) * 2,
                                  static_cast<cuuint64_t>(shape.head_size) * 2,

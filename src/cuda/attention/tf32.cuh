@@ -1,47 +1,48 @@
-// Building blocks of the f32 attention kernels whose products are in TF32: tiles of f32 in shared memory, rounded in
-// place, and the products of fragments of mma.m16n8k8 with them. With g = lane / 4 and t = lane % 4 of a lane:
+// Building blocks of the f32 attention kernels with TF32 products: tiles of f32 in shared memory, rounded in place, and
+// products of mma.m16n8k8 fragments with them. With g = lane / 4 and t = lane % 4 of a lane:
 //   A (16 x 8): a0 = (g, t), a1 = (g+8, t), a2 = (g, t+4), a3 = (g+8, t+4)
 //   B (8 x 8):  b0 = (t, g), b1 = (t+4, g)                                 (row k, column n)
-//   C (16 x 8): c0, c1 = (g, 2t..2t+1), c2, c3 = (g+8, 2t..2t+1)           (as with bf16: forward.cuh's softmax serves)
+//   C (16 x 8): c0, c1 = (g, 2t..2t+1), c2, c3 = (g+8, 2t..2t+1)           (as for bf16: the softmax of forward.cuh
+//   applies)
 //
-// Two kinds of products, none with a transposed copy of anything:
-//   row_products: rows times rows (Q K^T, dO V^T, or the other way round). ldmatrix moves 16 bytes of 8 rows to four
-//     lanes a row; of 32-bit elements, lane (g, t) gets element (g, t), which is what A and B (its rows are n) want.
-//   add_products: weights times rows (P V, P^T dO, dS K, dS^T Q). The weights are C fragments. Nothing ties k of A and
-//     B to an order of the rows, so that C's registers are A's: row 2t of the tile stands for k = t, row 2t + 1 for
-//     k = t + 4, a0..a3 = c0, c2, c1, c3, and b0, b1 are the elements of rows 2t and 2t + 1. Nor does anything tie n
-//     to an order of the columns: of each 32, product j of 4 takes column 4 g + j for n = g, so that a lane reads 16
-//     bytes at once, and ends with columns 8t..8t+7 of rows g and g + 8, which it also writes in 16 bytes.
+// There are two kinds of products, neither of which needs transposed copies:
+//   row_products: rows times rows (Q K^T, dO V^T, or the reverse). ldmatrix moves 16 bytes of each of 8 rows to four
+//     lanes per row; for 32-bit elements, lane (g, t) gets element (g, t), as A and B (whose rows are n) require.
+//   add_products: weights times rows (P V, P^T dO, dS K, dS^T Q). The weights are C fragments. The order of k is
+//     arbitrary if A and B agree, so C's registers can be A's: row 2t of the tile is k = t, row 2t + 1 is k = t + 4,
+//     a0..a3 = c0, c2, c1, c3, and b0, b1 are the elements of rows 2t and 2t + 1. The order of the columns n is
+//     arbitrary too: of each 32 columns, product j of 4 uses column 4 g + j for n = g, so that a lane reads 16 bytes at
+//     a time. It gets columns 8t..8t+7 of rows g and g + 8, which it also writes in 16 bytes.
 //
-// A row is D + 4 floats, D a multiple of 32, so that no access has bank conflicts, in 32 banks of 4 bytes:
+// A row is D + 4 floats, D a multiple of 32, so that no access has bank conflicts (32 banks of 4 bytes):
 //   ldmatrix: 8 rows of 4 banks each start at banks 4 r                                                mod 32
 //   add_products: 8 lanes at a time (two g, all t) read 16 bytes each, from banks 2 (D + 4) t + 4 g = 8 t + 4 g  mod 32
 //   store_products to a tile: the same lanes, at columns 8 t of rows g: banks 4 g + 8 t                mod 32
 //
-// mma would cut unrounded factors off, which is biased. Every thread rounds what it has copied itself, once it is there
-// and before the barrier that shows it to the others: an element once a block, where fragments would be rounded by each
-// warp at each use (8 times in dkv).
+// mma would truncate unrounded factors, which is biased. Each thread rounds what it has copied itself, after its
+// arrival and before the barrier that makes it visible to the others. An element is thus rounded once per block;
+// rounding fragments would repeat it in each warp at each use (8 times in dkv).
 #pragma once
 
 #include "cuda/attention/backward.cuh"
 
 namespace blipft::attention::tf32 {
 
-/// A block has 4 warps with 16 rows each of the side whose outputs it owns: queries (forward, dq) or keys (dkv).
+/// A block has 4 warps with 16 rows each of the side that it owns: queries (forward, dq) or keys (dkv).
 constexpr int kWarps = 4, kThreads = kWarps * 32, kRows = kWarps * 16;
 
-/// Floats from a row of a tile to the next.
+/// Floats between the rows of a tile.
 template <int D>
 constexpr int kPitch = D + 4;
 
-/// Nearest TF32 number, halves away from zero.
+/// Rounds to the nearest TF32 number, ties away from zero.
 __device__ __forceinline__ uint32_t round_tf32(float x) {
   uint32_t y;
   asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(y) : "f"(x));
   return y;
 }
 
-/// c += a b of one 16 x 8 x 8 block.
+/// Computes c += a b for one 16 x 8 x 8 block.
 __device__ __forceinline__ void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
@@ -49,14 +50,14 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const uint32_t (&a)[4], 
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// 4 bytes from global to shared memory, or zero.
+/// Copies 4 bytes from global to shared memory, or writes zero if not `valid`.
 __device__ __forceinline__ void copy4_async(float* shared, const float* global, bool valid) {
   const int bytes = valid ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
                : "memory");
 }
 
-/// Calls f(row, column) for the 16 bytes of a tile of `Rows` rows that this thread copies, and rounds.
+/// Calls f(row, column) for each 16-byte piece that this thread copies and rounds in a tile of `Rows` rows.
 template <int D, int Rows, class F>
 __device__ __forceinline__ void own_pieces(const F& f) {
   constexpr int kPieces = D / 4;
@@ -86,7 +87,7 @@ __device__ __forceinline__ void round_rows(float* tile) {
   });
 }
 
-/// This lane's ldmatrix addresses into a tile, for one of two assignments of the four blocks of 8 rows and 4 columns:
+/// This lane's ldmatrix addresses in a tile, for one of two assignments of the four blocks of 8 rows and 4 columns:
 ///   as_a: (0, 0) (8, 0) (0, 4) (8, 4): A of 16 rows and k = 8
 ///   as_b: (0, 0) (0, 4) (8, 0) (8, 4): B of k = 8 and two times 8 rows: b0, b1 of the first 8, then of the others
 template <int D>
@@ -101,13 +102,13 @@ struct LaneRows {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     return {shared_address(tile + ((lane & 7) + (lane >> 4) * 8) * kPitch<D> + ((lane >> 3) & 1) * 4)};
   }
-  /// Of the blocks from row `row` and column 8 * k on.
+  /// Returns the address of the blocks from row `row` and column 8 * k on.
   __device__ __forceinline__ uint32_t at(int row, int k) const {
     return first + static_cast<uint32_t>((row * kPitch<D> + 8 * k) * 4);
   }
 };
 
-/// A fragments of 16 rows of a tile, read each time.
+/// A fragments of 16 rows of a tile, loaded at each use.
 template <int D>
 struct SharedRows {
   LaneRows<D> rows;
@@ -116,7 +117,7 @@ struct SharedRows {
   __device__ __forceinline__ void get(uint32_t (&a)[4], int k) const { ldmatrix4(a, rows.at(0, k)); }
 };
 
-/// A fragments of rows [row0, row0 + 16) of a head, read once from global memory and kept.
+/// A fragments of rows [row0, row0 + 16) of a head, loaded once from global memory into registers.
 template <int D>
 struct RegisterRows {
   uint32_t a[D / 8][4];
@@ -140,7 +141,7 @@ struct RegisterRows {
   }
 };
 
-/// s [16][8 * N] = the rows of `a` times rows [row, row + 8 * N) of the tile of `b`.
+/// Computes s [16][8 * N] = the rows of `a` times rows [row, row + 8 * N) of the tile of `b`.
 template <int D, int N, class Rows>
 __device__ __forceinline__ void row_products(float (&s)[1][N][4], const Rows& a, const LaneRows<D>& b, int row) {
   static_assert(N % 2 == 0, "ldmatrix brings 16 rows");
@@ -160,15 +161,15 @@ __device__ __forceinline__ void row_products(float (&s)[1][N][4], const Rows& a,
   }
 }
 
-/// Where add_products begins to read a tile, for this lane.
+/// Returns the start of add_products' reads in a tile, for this lane.
 template <int D>
 __device__ __forceinline__ const float* lane_columns(const float* tile) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   return tile + 2 * t * kPitch<D> + 4 * g;
 }
 
-/// acc [16][D] += weights [16][8 * N] (C fragments) times rows [row, row + 8 * N) of the tile that `columns` is of.
-/// In acc, element e of block 4 c + j is column 32 c + 8 t + 4 (e % 2) + j of row g + 8 (e / 2).
+/// Computes acc [16][D] += weights [16][8 * N] (C fragments) times rows [row, row + 8 * N) of the tile of `columns`. In
+/// acc, element e of block 4 c + j is column 32 c + 8 t + 4 (e % 2) + j of row g + 8 (e / 2).
 template <int D, int N>
 __device__ __forceinline__ void add_products(float (&acc)[1][D / 8][4], const float (&weights)[1][N][4],
                                              const float* columns, int row) {
@@ -189,7 +190,7 @@ __device__ __forceinline__ void add_products(float (&acc)[1][D / 8][4], const fl
   }
 }
 
-/// acc, as add_products leaves it, times a factor for each of this lane's rows, to rows [row0, row0 + 16) below `rows`.
+/// Stores acc of add_products, times a factor for each of this lane's rows, in rows [row0, row0 + 16) below `rows`.
 template <int D>
 __device__ __forceinline__ void store_products(const float (&acc)[1][D / 8][4], const float (&factor)[2], float* head,
                                                int64_t row_stride, int row0, int rows, int head_size) {

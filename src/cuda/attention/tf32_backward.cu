@@ -1,22 +1,22 @@
-// Attention backward for f32 with products in TF32 (see tf32.cuh), any length: two kernels, no atomics. The formulas
-// stand in backward.cuh.
+// Attention backward for f32 with TF32 products (see tf32.cuh) and any length: two kernels, no atomics. backward.cuh
+// gives the formulas.
 //
-//   dq:   a block has 64 queries of a (sample, head), 16 a warp; keys in blocks of 32 (16 above head size 64),
-//         double-buffered. It makes delta, the row sums of dO * O, for itself and for dkv.
-//   dkv:  a block has 64 keys, 16 a warp; queries in blocks of 32 (16), double-buffered. Scores are computed
-//         transposed, S^T = K Q^T, so that P^T and dS^T are A fragments of dV += P^T dO and dK += dS^T Q without
+//   dq:   a block has 64 queries of a (sample, head), 16 per warp; keys in blocks of 32 (16 above head size 64),
+//         double-buffered. It computes delta, the row sums of dO * O, for itself and for dkv.
+//   dkv:  a block has 64 keys, 16 per warp; queries in blocks of 32 (16), double-buffered. Scores are computed
+//         transposed, S^T = K Q^T, so that P^T and dS^T become A fragments of dV += P^T dO and dK += dS^T Q without
 //         leaving registers.
-// At head size 64 each takes 68 KB of shared memory, dq 160 registers and dkv 166: three blocks a multiprocessor; at
-// 128 99 KB, 164 and 212: two. Fragments of a block's own rows are read anew each time: in registers, Q's and dO's
-// would cost the third block.
+// At head size 64 each needs 68 KB of shared memory, dq 160 and dkv 166 registers: three blocks per multiprocessor. At
+// 128: 99 KB, 164 and 212 registers: two. Fragments of a block's own rows are loaded at each use: keeping those of Q
+// and dO in registers would cost the third block.
 //
-// Heads of queries that share keys (on Hopper): a cluster of up to 8 blocks takes 64 keys, each block its own part of
-// the heads; in the end they add up each other's dK and dV through distributed shared memory, in the order of the
-// blocks. TinyLlama, 8 packed samples of 130 rows on average, 4 heads of keys for 32 of queries: without, there would
-// be 4 heads * 3 blocks of keys * 8 samples = 96 blocks for 132 multiprocessors, and the first keys of a sample of 500
-// rows would see 8 * 16 blocks of queries one after the other; with clusters of 8 there are 768 blocks (3072 warps for
-// 528 schedulers, 3 at a time on each), and at most 16 blocks of queries one after the other.
-// Of packed samples, blocks whose rows or keys their sample does not have leave at once.
+// If query heads share keys (on Hopper), a cluster of up to 8 blocks processes 64 keys, each block for a part of the
+// heads; finally they add each other's dK and dV through distributed shared memory, in the order of the blocks.
+// Example: TinyLlama, 8 packed samples of 130 rows on average, 4 key heads for 32 query heads. Without clusters there
+// would be 4 heads * 3 blocks of keys * 8 samples = 96 blocks for 132 multiprocessors, and the first keys of a sample
+// of 500 rows would see 8 * 16 blocks of queries in sequence. With clusters of 8 there are 768 blocks (3072 warps for
+// 528 schedulers, 3 at a time on each), and at most 16 blocks of queries in sequence.
+// For packed samples, blocks beyond the rows or keys of their sample exit at once.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -29,19 +29,19 @@ namespace {
 
 using namespace tf32;
 
-/// Rows that a block takes at a time of the other side: keys in dq, queries in dkv.
+/// Rows of the other side that a block processes at a time: keys in dq, queries in dkv.
 template <int D>
 constexpr int kStep = D <= 64 ? 32 : 16;
 template <int D>
 constexpr int kStepFloats = kStep<D> * kPitch<D>;
 
-/// Blocks a multiprocessor, by their registers and shared memory.
+/// Blocks per multiprocessor, limited by registers and shared memory.
 template <int D, bool Drop>
 constexpr int kBlocks = D <= 64 && !Drop ? 3 : 2;
 
-constexpr int kMostParts = 8;  // blocks of a cluster that every GPU with clusters takes
+constexpr int kMostParts = 8;  // maximum cluster size that every GPU with clusters supports
 
-/// delta of this lane's rows g and g + 8, also to memory.
+/// Computes delta of this lane's rows g and g + 8, and stores it in memory.
 __device__ __forceinline__ void make_deltas(float (&delta)[1][2], const PackedParams& p, int b, int h, int row0) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3, rows = p.queries(b);
   const float* out = head_of<const float>(p, p.out, b, h);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void make_deltas(float (&delta)[1][2], const PackedPa
   }
 }
 
-/// lse (in the exp2 domain) of this lane's rows g and g + 8.
+/// Loads lse (in the exp2 domain) of this lane's rows g and g + 8.
 __device__ __forceinline__ void read_lse(float (&lse)[1][2], const PackedParams& p, int b, int h, int row0) {
   const int g = (static_cast<int>(threadIdx.x) & 31) >> 2, rows = p.queries(b);
   const float* from = p.lse + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void read_lse(float (&lse)[1][2], const PackedParams&
   }
 }
 
-/// Q and dO [kRows]; K and V, two blocks each.
+/// Shared memory of dq: Q and dO [kRows]; K and V, two blocks each.
 template <int D>
 constexpr int kQueryBytes = (2 * kRows * kPitch<D> + 4 * kStepFloats<D>) * 4;
 
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dq_kernel(const Pa
     wait_copies<0>();
     round_rows<D, kKeys>(k_tile + key_row * kPitch<D>);
     round_rows<D, kKeys>(v_tile + key_row * kPitch<D>);
-    __syncthreads();  // block j is there for all, the other stage is free
+    __syncthreads();  // block j has arrived for all threads, the other stage is free
     if (j + 1 < blocks) load_block(j + 1);
     if (key0 >= end) continue;
     float s[1][2 * NT][4], dp[1][2 * NT][4];
@@ -134,29 +134,29 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dq_kernel(const Pa
                     p.head_size);
 }
 
-/// K and V [kRows]; Q and dO, two blocks each; lse, then delta of the queries of either block.
+/// Shared memory of dkv: K and V [kRows]; Q and dO, two blocks each; lse, then delta, of the queries of both blocks.
 template <int D>
 constexpr int kKeyBytes = (2 * kRows * kPitch<D> + 4 * kStepFloats<D> + 4 * kStep<D>) * 4;
 
-/// The queries that a block of keys takes at a time: rows from `row` on of a head.
+/// The block of queries that a block of keys processes: rows from `row` on of a head.
 struct QueryBlock {
   int head, row;
 
-  /// Rows `first` up to `end` of each head below `heads_end`, one head after the other.
+  /// Returns the next block among rows [first, end) of each head below `heads_end`, one head after the other.
   __device__ __forceinline__ QueryBlock next(int step, int first, int end, int heads_end) const {
     const int after = row + step;
     return after >= end && head + 1 < heads_end ? QueryBlock{head + 1, first} : QueryBlock{head, after};
   }
 };
 
-/// Waits for all blocks of the cluster; what they wrote to shared memory before, all see after.
+/// Waits for all blocks of the cluster; their earlier writes to shared memory are then visible to all.
 __device__ __forceinline__ void cluster_barrier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 #endif
 }
 
-/// 16 bytes of the shared memory of block `rank` of the cluster, at the place where `own` is in this block's.
+/// Loads 16 bytes from the shared memory of block `rank` of the cluster, at the same offset as `own` in this block's.
 __device__ __forceinline__ float4 load_cluster(const float* own, int rank) {
   float4 x{};
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -169,8 +169,8 @@ __device__ __forceinline__ float4 load_cluster(const float* own, int rank) {
   return x;
 }
 
-/// dk and dv of rows [row0, row0 + kRows): sums of what the `parts` blocks of the cluster have in `tiles`, dK
-/// [kRows][D], then dV. Each block adds up its share of the pieces.
+/// Stores dk and dv of rows [row0, row0 + kRows): the sums over the `parts` blocks of the cluster of their `tiles`,
+/// which hold dK [kRows][D], then dV. Each block sums its share of the pieces.
 template <int D>
 __device__ __forceinline__ void store_sums(const PackedParams& p, const float* tiles, int parts, int part, int b,
                                            int kv_head, int row0) {
@@ -192,18 +192,18 @@ __device__ __forceinline__ void store_sums(const PackedParams& p, const float* t
     float* target = row < kRows ? dk + r * p.dk.row_stride : dv + r * p.dv.row_stride;
     *reinterpret_cast<float4*>(target + column) = sum;
   }
-  cluster_barrier();  // the others may still read this block's
+  cluster_barrier();  // the other blocks may still read this block's tiles
 }
 
-/// `parts`: blocks of a cluster, each with as many of the heads that read these keys.
-// 81 lines, half of them addresses: a loop over stages in two halves of shared memory, which all its parts need.
+/// `parts`: blocks of a cluster; each processes an equal share of the heads that use these keys.
+// The kernel has 81 lines, half of them addresses: all parts of its loop over two stages need the same variables.
 template <int D, bool Drop>
 __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const PackedParams p, int parts) {
   constexpr int kQueries = kStep<D>, NT = kQueries / 16, kNumbers = 2 * kQueries;
   extern __shared__ __align__(16) float shared[];
   const int part = static_cast<int>(blockIdx.x) % parts, block0 = static_cast<int>(blockIdx.x) / parts * kRows;
   const int kv_head = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  if (block0 >= p.keys(b)) return;  // so do all blocks of the cluster
+  if (block0 >= p.keys(b)) return;  // as do all blocks of the cluster
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16, key_row0 = block0 + warp_row;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   const int first_head = kv_head * p.group + part * (p.group / parts), heads_end = first_head + p.group / parts;
@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const P
                            next.row, queries, p.head_size);
     load_rows<D, kQueries>(dout_tile + stage * kStepFloats<D>, head_of<const float>(p, p.dout, b, next.head),
                            p.dout.row_stride, next.row, queries, p.head_size);
-    // Queries that do not exist have zeros for Q, dO, lse and delta: a finite P, times a dO of zero, and dS = 0.
+    // Queries that do not exist have zeros for Q, dO, lse and delta: P is finite and multiplied by a zero dO, and dS =
+    // 0.
     const int i = static_cast<int>(threadIdx.x), row = next.row + i % kQueries;
     if (i < kNumbers) {
       const float* from = (i < kQueries ? p.lse : p.delta) +
@@ -231,11 +232,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const P
   load_rows<D, kRows>(v_tile, head_of<const float>(p, p.v, b, kv_head), p.v.row_stride, block0, kv_length,
                       p.head_size);
   const int first = p.causal ? block0 : 0;            // a multiple of kQueries
-  const int end = block0 < kv_length ? queries : first;  // nothing to do for keys that nobody may see
+  const int end = block0 < kv_length ? queries : first;  // no work for keys that no query may see
   QueryBlock block{first_head, first};
   if (first < end) load_block(0, block);
   else commit_copies();
-  wait_copies<0>();  // without queries too: these threads' copies are the only ones
+  wait_copies<0>();  // needed without queries too: rounding requires this thread's copies
   round_rows<D, kRows>(k_tile);
   round_rows<D, kRows>(v_tile);
   const SharedRows<D> keys(k_tile + warp_row * kPitch<D>), values(v_tile + warp_row * kPitch<D>);
@@ -249,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const P
     round_rows<D, kQueries>(dout_tile + stage * kStepFloats<D>);
     float* lse = numbers + stage * kNumbers;
     if (threadIdx.x < kQueries) lse[threadIdx.x] = lse_log2(lse[threadIdx.x]);
-    __syncthreads();  // this stage is there for all, the other one is free
+    __syncthreads();  // this stage has arrived for all threads, the other one is free
     const QueryBlock now = block;
     block = now.next(kQueries, first, end, heads_end);
     if (block.row < end) load_block(stage ^ 1, block);
@@ -279,9 +280,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const P
   store_sums<D>(p, k_tile, parts, part, b, kv_head, block0);
 }
 
-/// Blocks among which the heads that share keys are divided.
+/// Returns the number of blocks among which the heads that share keys are divided.
 int parts_of(const Params& p) {
-  int parts = p.wgmma ? kMostParts : 1;  // wgmma: a GPU with clusters
+  int parts = p.wgmma ? kMostParts : 1;  // wgmma implies a GPU with clusters
   while (p.group % parts != 0) parts /= 2;
   return parts;
 }
@@ -312,7 +313,7 @@ bool backward(const Params& params, cudaStream_t stream) {
   allow_shared_memory(&dq_kernel<D, Drop>, kQueryBytes<D>);
   const dim3 query_blocks(static_cast<unsigned>((p.query_tokens + kRows - 1) / kRows), static_cast<unsigned>(p.heads),
                           static_cast<unsigned>(p.batch));
-  dq_kernel<D, Drop><<<query_blocks, kThreads, kQueryBytes<D>, stream>>>(p);  // makes delta
+  dq_kernel<D, Drop><<<query_blocks, kThreads, kQueryBytes<D>, stream>>>(p);  // computes delta
   BLIPFT_CUDA_LAUNCHED("TF32 attention dq");
   launch_dkv<D, Drop>(p, stream);
   return true;

@@ -1,10 +1,10 @@
-// Attention forward for f32 with products in TF32 (see tf32.cuh). A block has 64 queries of a (sample, head), 16 a
-// warp: their fragments in registers, rounded once. Keys and values come in blocks of 32, double-buffered; the softmax
+// Attention forward for f32 with TF32 products (see tf32.cuh). A block has 64 queries of a (sample, head), 16 per warp,
+// whose fragments are in registers and rounded once. Keys and values come in blocks of 32, double-buffered; the softmax
 // is that of forward.cuh.
-//   head size 64:  34 KB of shared memory, 164 registers: three blocks a multiprocessor
-//   head size 128: 66 KB of shared memory, 224 registers: two blocks a multiprocessor
-// Of packed samples, blocks whose queries their sample does not have leave at once. With a causal mask the blocks with
-// the most keys come first.
+//   head size 64:  34 KB of shared memory, 164 registers: three blocks per multiprocessor
+//   head size 128: 66 KB of shared memory, 224 registers: two blocks per multiprocessor
+// For packed samples, blocks beyond the queries of their sample exit at once. With a causal mask the blocks with the
+// most keys come first.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/tf32.cuh"
@@ -17,11 +17,11 @@ using namespace tf32;
 
 constexpr int kKeys = 32;
 
-/// Blocks a multiprocessor, by their registers.
+/// Blocks per multiprocessor, limited by registers.
 template <int D, bool Drop>
 constexpr int kBlocks = D <= 64 && !Drop ? 3 : 2;
 
-/// K and V, two blocks of each.
+/// Two blocks each of K and V.
 template <int D>
 constexpr int kTileFloats = kKeys * kPitch<D>;
 template <int D>
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<D, Drop>)) forward_kernel(c
     wait_copies<0>();
     round_rows<D, kKeys>(k_tile + key_row * kPitch<D>);
     round_rows<D, kKeys>(v_tile + key_row * kPitch<D>);
-    __syncthreads();  // block j is there for all, the other stage is free
+    __syncthreads();  // block j has arrived for all threads, the other stage is free
     if (j + 1 < blocks) load_block(j + 1);
     if (key0 + kKeys <= full) step<D, false, Drop>(state, q, keys, values, key_row, key0, tile, mask);
     else if (key0 < end) step<D, true, Drop>(state, q, keys, values, key_row, key0, tile, mask);

@@ -1,19 +1,19 @@
 // Building blocks of the attention kernels that use Hopper's warpgroup products (wgmma): tiles, operands, products, and
-// the copies between tiles and device memory.
+// copies between tiles and device memory.
 //
-// A tile of D columns lies in shared memory as the tensor copy engine (TMA) writes it and wgmma reads it:
-//   left   columns 0 to 63, rows of 128 bytes, 128-byte swizzle: chunk c (8 columns) of row r at place c ^ (r & 7)
-//   right  columns 64 to 95 with zeros from D on, rows of 64 bytes, 64-byte swizzle: chunk c at place c ^ (r >> 1 & 3);
-//          absent when D is 64
-// Both parts serve as operands either way up, so nothing is stored twice: K-major (the columns are contracted, 16 at a
-// time: 32 bytes further) or MN-major (the rows are contracted, 16 at a time: two groups of 8 rows further). ldmatrix,
-// stmatrix and 16-byte accesses by 8 lanes to one chunk of 8 rows touch every bank once.
+// A tile of D columns is stored in shared memory as the tensor copy engine (TMA) writes it and wgmma reads it:
+//   left   columns 0 to 63, rows of 128 bytes, 128-byte swizzle: chunk c (8 columns) of row r at position c ^ (r & 7)
+//   right  columns 64 to 95 with zeros from D on, rows of 64 bytes, 64-byte swizzle: chunk c at position
+//          c ^ (r >> 1 & 3); absent if D is 64
+// Both parts can be operands in either orientation, so nothing is stored twice: K-major (the columns are contracted, 16
+// at a time: steps of 32 bytes) or MN-major (the rows are contracted, 16 at a time: steps of two groups of 8 rows).
+// ldmatrix, stmatrix and 16-byte accesses by 8 lanes to one chunk of 8 rows access each bank once.
 //
-// wgmma and TMA reach shared memory through the "async proxy": what ordinary stores have written is published by each
-// writer (publish) before the barrier after which they read it.
+// wgmma and TMA access shared memory through the "async proxy": each thread must make its ordinary stores visible to it
+// (publish) before the barrier that precedes the access.
 //
-// Accumulators of m64nN are C fragments of attention_mma.cuh, warp w of the warpgroup holding rows 16w to 16w + 15; A
-// operands in registers are its A fragments.
+// Accumulators of m64nN are C fragments as in mma.cuh; warp w of the warpgroup holds rows 16w to 16w + 15. A operands
+// in registers are the A fragments of mma.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -21,8 +21,8 @@
 #include "cuda/attention/mma.cuh"
 #include "cuda/attention/params.cuh"
 
-// wgmma exists for sm_90a only. In code for other GPUs the kernels are empty, and LaunchContext::wgmma keeps the host
-// from launching them.
+// wgmma exists only for sm_90a. In code for other GPUs the kernels are empty, and LaunchContext::wgmma prevents the
+// host from launching them.
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define BLIPFT_WGMMA_CODE 1
 #endif
@@ -51,29 +51,30 @@ struct Tile {
 struct Operand {
   uint32_t low, high;
 
-  /// The operand `bytes` further on, a multiple of 16.
+  /// Returns the operand `bytes` (a multiple of 16) after this one.
   __device__ __forceinline__ uint64_t at(int bytes = 0) const {
     return static_cast<uint64_t>(low + static_cast<uint32_t>(bytes / 16)) | static_cast<uint64_t>(high) << 32;
   }
-  /// Rows of 128 or 64 bytes, 8 rows of which are `8 * row_bytes` apart; K-major or, up to 64 or 32 columns, MN-major.
+  /// Operand with rows of 128 (left) or 64 (right) bytes in groups of 8; K-major, or MN-major for up to 64 or 32
+  /// columns.
   static __device__ __forceinline__ Operand left(uint32_t address) { return {address >> 4, 1024 >> 4 | 1u << 30}; }
   static __device__ __forceinline__ Operand right(uint32_t address) { return {address >> 4, 512 >> 4 | 2u << 30}; }
-  /// One row, K-major, which lies in one piece at `address`: rows and chunks 16 bytes apart, without swizzle, so that
-  /// row 0 is the row. The others are of no interest: rows 1 to 7 lie up to 112 bytes behind it, all more are these
-  /// again.
+  /// Operand of one row, K-major and contiguous at `address`: rows and chunks are 16 bytes apart, without swizzle, so
+  /// that row 0 is this row. Other rows are not used: rows 1 to 7 are up to 112 bytes after it, and later rows repeat
+  /// these.
   static __device__ __forceinline__ Operand single_row(uint32_t address) { return {address >> 4 | 1u << 16, 0}; }
 };
 constexpr int kLeftRows16 = 16 * 128, kRightRows16 = 16 * 64;  ///< bytes from 16 rows of a part to the next 16
 
-/// The number of lane 0, known to the compiler to be the same in all lanes: descriptors live in uniform registers.
+/// Returns lane 0's value, which the compiler then knows to be equal in all lanes: descriptors use uniform registers.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/// The number of this thread's warpgroup, the same in all lanes.
+/// Returns the index of this thread's warpgroup, uniform over the warp.
 __device__ __forceinline__ int warpgroup_number() {
   return static_cast<int>(uniform(static_cast<uint32_t>(fresh_thread() / 128)));
 }
 
-/// Makes this thread's earlier stores to shared memory visible to wgmma and TMA (after the barrier that follows).
+/// Makes this thread's earlier stores to shared memory visible to wgmma and TMA (after the next barrier).
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 /// A barrier of this warpgroup.
@@ -81,27 +82,28 @@ __device__ __forceinline__ void wait_for_warpgroup(int warpgroup) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + warpgroup) : "memory");
 }
 
-/// TMA's view of one operand of attention, [batch][heads][tokens][D], in boxes of 64 tokens: one map a part of a tile.
+/// TMA's view of one operand of attention, [batch][heads][tokens][D], in boxes of 64 tokens: one map per part of a
+/// tile.
 struct TensorMaps {
   CUtensorMap left, right;
 };
 struct MapShape {
   int head_size, tokens, heads, samples;
 };
-/// Throws where the driver has no such maps. Rows, heads and samples are aligned to 16 bytes (Params::wide).
+/// Throws if the driver does not support tensor maps. Rows, heads and samples must be 16-byte aligned (Params::wide).
 TensorMaps make_tensor_maps(const View& view, const MapShape& shape);
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// Orders register accesses before the products that follow.
+/// Orders earlier register accesses before the products that follow.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-/// Waits until at most N committed groups are under way.
+/// Waits until at most N committed groups are in flight.
 template <int N>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
-/// Keeps the compiler from moving accesses to accumulators across this point.
+/// Prevents the compiler from moving accesses to accumulators across this point.
 template <int N>
 __device__ __forceinline__ void pin(float (&c)[N][4]) {
 #pragma unroll
@@ -109,13 +111,13 @@ __device__ __forceinline__ void pin(float (&c)[N][4]) {
     asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
 }
 
-/// c (64 x N) = or += A B over 16 of the contraction. `add` 0: c is overwritten.
-///   ss: A, B in shared memory; TransA, TransB: 1 where the operand is MN-major
+/// Computes c (64 x N) = or += A B over 16 elements of the contraction. `add` = 0 overwrites c.
+///   ss: A, B in shared memory; TransA, TransB: 1 if the operand is MN-major
 ///   rs: A in registers
 template <int N>
 struct Wgmma;
 
-// Operand lists: the accumulators of 4 n8 tiles from tile i on, and the text of their operand numbers.
+// Operand lists: the accumulators of n8 tiles from tile i on, and the text of their operand numbers.
 #define BLIPFT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define BLIPFT_C2(i) BLIPFT_C1(i), BLIPFT_C1(i + 1)
 #define BLIPFT_C4(i) BLIPFT_C2(i), BLIPFT_C2(i + 2)
@@ -130,7 +132,7 @@ struct Wgmma;
   BLIPFT_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49"  \
              ", %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// x0 to x6: the operand numbers after the accumulators'.
+// x0 to x6: operand numbers after those of the accumulators.
 #define BLIPFT_WGMMA_SHAPE(N, numbers, x0, x1, x2, x3, x4, x5, x6, ...)                                             \
   template <>                                                                                                       \
   struct Wgmma<N> {                                                                                                 \
@@ -171,12 +173,12 @@ BLIPFT_WGMMA_SHAPE(128, BLIPFT_R64, 64, 65, 66, 67, 68, 69, 70, BLIPFT_C8(0), BL
 #undef BLIPFT_R32
 #undef BLIPFT_R64
 
-/// An accumulator of 64 x D in two parts, as those of the tile that it is made from.
+/// An accumulator of 64 x D in two parts, like the parts of a tile.
 template <int D>
 struct RowAccumulator {
   float left[8][4], right[Tile<D>::kHasRight ? Tile<D>::kRightColumns / 8 : 1][4];
 
-  /// Fragment of columns 8n to 8n + 7.
+  /// Returns the fragment of columns 8n to 8n + 7.
   __device__ __forceinline__ float (&tile(int n))[4] { return n < 8 ? left[n] : right[n < 8 ? 0 : n - 8]; }
   __device__ __forceinline__ const float (&tile(int n) const)[4] { return n < 8 ? left[n] : right[n < 8 ? 0 : n - 8]; }
 
@@ -186,8 +188,8 @@ struct RowAccumulator {
 #pragma unroll
       for (int e = 0; e < 4; ++e) tile(n)[e] = 0;
   }
-  /// += A B for 16 rows of the tile at the operands' addresses, A in registers. Not waited for. `step`: which 16 rows
-  /// behind the addresses, known at compile time.
+  /// Adds A B for 16 rows of the tile at the operands' addresses, with A in registers, asynchronously. `step`: index of
+  /// the 16 rows, known at compile time.
   __device__ __forceinline__ void add(const uint32_t (&a)[4], const Operand& rows_left, const Operand& rows_right,
                                       int step) {
     Wgmma<64>::rs<1>(left, a, rows_left.at(step * kLeftRows16), 1);
@@ -200,8 +202,8 @@ struct RowAccumulator {
   }
 };
 
-/// c = A B^T for the 64 rows of a tile at `a` (left part) and a_right, and the 8 * N rows of one at `b` and b_right.
-/// Not waited for.
+/// Computes, asynchronously, c = A B^T for the 64 rows of a tile at `a` (left part) and a_right, and the 8 * N rows of
+/// a tile at `b` and b_right.
 template <int D, int N>
 __device__ __forceinline__ void multiply_transposed(float (&c)[N][4], uint32_t a, uint32_t a_right, uint32_t b,
                                                     uint32_t b_right) {
@@ -212,7 +214,7 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[N][4], uint32_t a
   for (int k = 0; k < (Tile<D>::kRightColumns + 15) / 16; ++k)
     Wgmma<8 * N>::template ss<0, 0>(c, Operand::right(a_right).at(32 * k), Operand::right(b_right).at(32 * k), 1);
 }
-/// The same with one row for B, in one piece, D columns and zeros up to a multiple of 16: column 0 of c.
+/// Like multiply_transposed with one contiguous row as B, D columns and zeros up to a multiple of 16: column 0 of c.
 template <int D>
 __device__ __forceinline__ void multiply_row(float (&c)[1][4], uint32_t a, uint32_t a_right, uint32_t row) {
 #pragma unroll
@@ -223,8 +225,8 @@ __device__ __forceinline__ void multiply_row(float (&c)[1][4], uint32_t a, uint3
     Wgmma<8>::ss<0, 0>(c, Operand::right(a_right).at(32 * k), Operand::single_row(row).at(128 + 32 * k), 1);
 }
 
-/// Arrivals of TMA's copies in shared memory; one thread announces their bytes. Any thread may wait, if it is never
-/// more than one use behind: only the parity of uses is known.
+/// Barrier for the arrival of TMA's copies in shared memory; one thread announces the number of bytes. Any thread may
+/// wait if it is at most one use behind, because only the parity of uses is known.
 struct CopyBarrier {
   uint32_t address;  // 8 bytes
 
@@ -242,7 +244,7 @@ struct CopyBarrier {
         "@!arrived bra retry;\n}\n" ::"r"(address), "r"(phase & 1) : "memory");
   }
 };
-/// Arrivals of threads: as many a use as init() is told.
+/// Barrier for arrivals of threads; init() sets the number per use.
 struct ThreadBarrier {
   uint32_t address;  // 8 bytes
 
@@ -256,23 +258,24 @@ struct ThreadBarrier {
   __device__ __forceinline__ void wait(int phase) const { CopyBarrier{address}.wait(phase); }
 };
 
-/// Tells once for the whole warp.
+/// Arrives once for the whole warp.
 __device__ __forceinline__ void arrive_warp(const ThreadBarrier& barrier) {
   __syncwarp();
   if ((fresh_thread() & 31) == 0) barrier.arrive();
 }
 
-/// After init(), before a barrier of the block: TMA sees the barriers.
+/// Makes barriers visible to TMA. Call it after init() and before a barrier of the block.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 
-/// Brings maps near, so that the first copies need not wait for them. One thread.
+/// Prefetches tensor maps, so that the first copies do not wait for them. Called by one thread.
 __device__ __forceinline__ void prefetch(const TensorMaps& maps) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&maps.left) : "memory");
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&maps.right) : "memory");
 }
-/// Starts copying 64 tokens of a head, from `token` on, to rows `row`... of a tile of `rows` rows. One thread.
+/// Starts copying 64 tokens of a head, from `token` on, to rows from `row` on of a tile of `rows` rows. Called by one
+/// thread.
 template <int D>
 __device__ __forceinline__ void start_load(const TensorMaps& maps, uint32_t tile, int rows, int row, int token, int h,
                                            int b, const CopyBarrier& barrier) {
@@ -286,13 +289,13 @@ __device__ __forceinline__ void start_load(const TensorMaps& maps, uint32_t tile
                  "r"(64), "r"(token), "r"(h), "r"(b), "r"(barrier.address) : "memory");
   }
 }
-/// Starts copying `bytes` from a row, both a multiple of 16. One thread.
+/// Starts copying `bytes` from a row; both the address and `bytes` are multiples of 16. Called by one thread.
 __device__ __forceinline__ void start_row(const bf16* row, uint32_t shared, int bytes, const CopyBarrier& barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
                    shared), "l"(row), "r"(bytes), "r"(barrier.address) : "memory");
 }
-/// Starts copying 64 rows of a part at `shared` to a head's tokens, from `token` on. One thread, after publish() by the
-/// writers and a barrier.
+/// Starts copying 64 rows of a part at `shared` to a head's tokens, from `token` on. Called by one thread, after
+/// publish() by the writers and a barrier.
 template <bool Right>
 __device__ __forceinline__ void start_store(const TensorMaps& maps, uint32_t shared, int token, int h, int b) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];\n" ::"l"(
@@ -303,8 +306,8 @@ __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.co
 /// Waits until this thread's committed stores have read shared memory.
 __device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 
-/// This warp's 16 rows (from tile row `row0` on) of columns 8 * first... of C fragments, times factor, to a part of a
-/// tile as bf16. RowBytes: 128 for a left part, 64 for a right one. N n8 tiles; an odd last one goes alone.
+/// Stores this warp's 16 rows (from tile row `row0` on) of C fragments, times factor, as bf16 in a part of a tile.
+/// RowBytes: 128 for a left part, 64 for a right one. N n8 tiles; an odd last tile is followed by zeros.
 template <int RowBytes, int N>
 __device__ __forceinline__ void store_part(uint32_t part, int row0, const float (&c)[N][4], float factor) {
   const int lane = static_cast<int>(threadIdx.x) & 31, row = row0 + (lane & 15);
