@@ -17,8 +17,7 @@ struct Packing {
   explicit operator bool() const { return static_cast<bool>(starts); }
 };
 
-constexpr int64_t kMaxDropoutElements = int64_t{1} << 35;  ///< for one sample at one site: philox.h numbers blocks of 8
-                                                           ///< elements with 32 bits
+constexpr int64_t kMaxDropoutElements = int64_t{1} << 35;  ///< per sample and site: 2^32 blocks of 8 (philox.h)
 
 /// Inverted dropout keyed by sample and element (see philox.h): y = keep ? scale x / (1 - p) : 0. With p = 0 all
 /// elements are kept and only multiplied by scale.

@@ -344,8 +344,7 @@ struct Quantized {
   Tensor scales;                ///< f32 [blocks]; with `outer`: u8 [blocks]
   Tensor outer;                 ///< optional: f32 [blocks / 256], the scales of the quantized scales
 };
-constexpr int64_t kScaleBlock = code_block(CodeBook::dynamic8_unsigned);  ///< number of scales that share an outer
-                                                                          ///< scale
+constexpr int64_t kScaleBlock = code_block(CodeBook::dynamic8_unsigned);  ///< scales that share an outer scale
 
 /// AdamWUpdate with quantized moments, whose first block starts at the first parameter. They are decoded, updated in
 /// f32 and encoded again in one pass.

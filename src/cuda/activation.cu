@@ -61,8 +61,7 @@ __device__ __forceinline__ void finish_sums(float (&sums)[N], const SumArgs<Out>
   const int quad = thread % kQuads, group = thread / kQuads;
   float4 sum{0, 0, 0, 0};
 #pragma unroll 8
-  for (int g = group; g < chunks; g += kGroups) {  // bypass the L1 cache, which is not coherent with other blocks'
-                                                   // writes
+  for (int g = group; g < chunks; g += kGroups) {  // loads bypass the L1, which is not coherent
     const float4 part = __ldcg(reinterpret_cast<const float4*>(stripe + g * kStripe) + quad);
     sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
   }

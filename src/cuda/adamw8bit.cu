@@ -12,8 +12,7 @@ namespace {
 
 constexpr int kWarps = kUpdateThreads / 32;
 constexpr int64_t kBlocksOfProcessor = 3;     // each with 34 KiB of tables
-constexpr int64_t kMostSpans = 16;            // of a thread block: 320 KiB of bf16 parameters, gradients and quantized
-                                              // moments
+constexpr int64_t kMostSpans = 16;            // per thread block: 320 KiB of bf16 values and quantized moments
 using Mean = CodePack<CodeBook::dynamic8>;
 using Square = CodePack<CodeBook::dynamic8_unsigned>;
 static_assert(32 * kUpdatePack == code_block(CodeBook::dynamic8), "a warp has a block of codes");

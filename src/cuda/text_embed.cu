@@ -91,8 +91,7 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
     bool earlier = false;
 #pragma unroll 4
     for (int64_t i = base + threadIdx.x; i < end; i += kThreads)
-      earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // without a branch, so that the loads of four
-                                                                   // iterations overlap
+      earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // no branch: the loads of four rounds overlap
     if (__syncthreads_or(earlier)) return;
   }
 

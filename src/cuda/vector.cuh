@@ -232,8 +232,7 @@ __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernel
   }
   const auto element = static_cast<uint64_t>(row.first + column);
   const DropoutBlock block(args.seed, args.site, row.key, element);
-  const uint32_t first = static_cast<uint32_t>(element) % kDropoutBlock / N * N;  // the compiler knows that it is 0 for
-                                                                                  // N = 8
+  const uint32_t first = static_cast<uint32_t>(element) % kDropoutBlock / N * N;  // 0 for N = 8, known to the compiler
 #pragma unroll
   for (int i = 0; i < N; ++i) x[i] = block.keeps(first + i, args.threshold) ? x[i] * args.scale : 0.0f;
 }

@@ -73,8 +73,7 @@ void check_attention_bias(const Checker& check, const AttentionBackward& args) {
   int64_t width = 0;                       // of the preceding part
   const char* expected = static_cast<const char*>(args.dq.data);
   for (const auto& [heads, name] : parts) {
-    const bool apart = !a.packing && heads->batch_stride != columns * a.query_tokens;  // a packed matrix has no such
-                                                                                       // stride
+    const bool apart = !a.packing && heads->batch_stride != columns * a.query_tokens;  // packed: no batch stride
     if (heads->row_stride != columns || apart) [[unlikely]]
       check.fail(concat("dbias needs dq, dk and dv in one matrix: ", name, " has row stride ", heads->row_stride,
                         " and batch stride ", heads->batch_stride, ", expected ", columns, " and ",

@@ -57,8 +57,7 @@ struct BeamPlan {
   bool ended;
   int32_t end;                                     ///< a DecodeEnd
   BeamCandidate next[BeamStep::kMostBeams];        ///< the running beams
-  int32_t finished_from[BeamStep::kMostBeams];     ///< index of an old finished beam, or kMostBeams + index of a
-                                                   ///< candidate
+  int32_t finished_from[BeamStep::kMostBeams];     ///< old finished beam, or kMostBeams + candidate
 };
 
 /// Plans the step of a text with `length` ids; `best` are its candidates in order. Updates the text's scalars and the
@@ -82,7 +81,7 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
   for (; running < beams; ++running) plan.next[running] = {kNoBeamScore, best[0].beam, best[0].token};
   for (int64_t b = 0; b < beams; ++b) scores[b] = plan.next[b].score;
 
-  // Of the first B candidates, those that have ended join the finished beams.
+  // Those of the first B candidates that have ended join the finished beams.
   for (int64_t b = 0; b < beams; ++b) plan.finished_from[b] = static_cast<int32_t>(b);
   const bool full_before = finished_lengths[beams - 1] > 0;
   const bool takes = a.closed[text] == 0 && !(full_before && a.early_stopping == EarlyStopping::yes);
@@ -131,8 +130,7 @@ BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const Beam
       else if (from != b) finished[b * most] = finished[from * most];
     }
   }
-  const int64_t own = a.prefix_rows + length;       // cache position of the new ids, which each beam has in its own
-                                                    // slot
+  const int64_t own = a.prefix_rows + length;       // position of the new ids, which each beam has in its slot
   if (column <= own && column < a.places) {
     int32_t* sources = a.sources + first_slot * a.places + column;
     int32_t* before = a.sources_before + first_slot * a.places + column;

@@ -22,9 +22,8 @@
 //
 //   tall: 8 warps with 32 queries each, KB = 64: up to 256 + 16 queries, head size <= 96. 198 KB at head size 88, one
 //     block per SM. For the vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of up to 16
-//     rows,
-//     too few for a warp: in phase 1 the warps divide its key columns (one m16n16 product each), and its dQ is summed
-//     in shared memory. The 257th key gives a key block of 16, whose columns phase 2 divides among all warps.
+//     rows, too few for a warp: in phase 1 the warps divide its key columns (one m16n16 product each), and its dQ is
+//     summed in shared memory. The 257th key gives a key block of 16, whose columns phase 2 divides among all warps.
 //   flat: 6 warps with 16 queries each, KB = 96: up to 96 queries, any head size. 99 KB at head size 80: two blocks
 //     per SM. For the language model (one key block for up to 96 tokens) and the Q-Former.
 #include <cuda_runtime.h>

@@ -66,7 +66,7 @@ struct Operand {
 };
 constexpr int kLeftRows16 = 16 * 128, kRightRows16 = 16 * 64;  ///< bytes from 16 rows of a part to the next 16
 
-/// Returns lane 0's value, which the compiler then knows to be equal in all lanes: descriptors use uniform registers.
+/// bytes between blocks of 16 rows of a part
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 /// Returns the index of this thread's warpgroup, uniform over the warp.

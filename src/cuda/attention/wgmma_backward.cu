@@ -1,23 +1,23 @@
 // Attention backward for bf16 with warpgroup products: image patches and a class token, without masks or dropout.
 //
-// One block of four warpgroups a (sample, head), one block an SM, computes dQ, dK and dV in one pass (formulas:
-// attention_backward.cuh). Q and dO of the first 256 tokens stay in shared memory; keys come in blocks of 64, in two
-// stages; tiles are as TMA copies them (attention_wgmma.cuh).
-//   phase 1  warpgroup w, queries 64 w...: S = Q K^T, dP = dO V^T, P and dS in registers; P and dS to shared memory as
-//            bf16; dQ += dS K with dS from registers. dQ stays in registers for the whole kernel.
-//   phase 2  dV = P^T dO and dK = dS^T Q of the block's 64 keys, complete in one go: a warpgroup for each part (left,
-//            right) of each matrix. They leave through the place of the block's K and V, while phase 1 of the next
-//            block begins.
-// That is 5 products a key block, the least there is, and no atomics.
+// One block of four warpgroups per (sample, head), one block per SM, computes dQ, dK and dV in one pass (formulas:
+// backward.cuh). Q and dO of the first 256 tokens stay in shared memory; keys come in blocks of 64, in two stages; the
+// layout of tiles is that of TMA (wgmma.cuh).
+//   phase 1  warpgroup w, queries from 64 w on: S = Q K^T, dP = dO V^T, P and dS in registers; P and dS to shared
+//            memory as bf16; dQ += dS K with dS from registers. dQ stays in registers for the whole kernel.
+//   phase 2  dV = P^T dO and dK = dS^T Q of the block's 64 keys, completely: one warpgroup for each part (left, right)
+//            of each matrix. They are stored through the memory of the block's K and V, while phase 1 of the next block
+//            begins.
+// This takes 5 products per key block, the minimum, and no atomics.
 //
-// A vision tower has 257 tokens: 256 patches and the class token. To pad them to 320 would cost a quarter of all; the
-// odd query and the odd key go by themselves:
-//   the odd key: its scores with the 256 queries by narrow products in the last phase 1, its share of dQ added to the
-//     registers in f32; its dK and dV at the end, from the P and dS of all queries.
-//   the odd query: in phase 1, one warpgroup takes it through each key block with narrow products and adds to its dQ;
-//     in phase 2 its share is added to dK and dV in f32.
+// A vision tower has 257 tokens: 256 patches and the class token. Padding them to 320 would cost a quarter of the time;
+// the odd query and the odd key are processed separately:
+//   the odd key: narrow products compute its scores with the 256 queries in the last phase 1; its share of dQ is added
+//     to the registers in f32; its dK and dV are computed at the end, from the P and dS of all queries.
+//   the odd query: in phase 1, one warpgroup per key block processes it with narrow products and adds to its dQ; in
+//     phase 2 its share is added to dK and dV in f32.
 //
-// Column sums for the bias gradient: as in attention_backward_short.cu; those of dK are zero, those of dV are dO's.
+// Column sums for the bias gradient are computed as in backward_short.cu; those of dK are zero, those of dV are dO's.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/wgmma_backward.cuh"
@@ -28,15 +28,16 @@ namespace {
 
 using namespace vision_backward;
 
-/// The operands as TMA sees them.
+/// TMA's view of the operands.
 struct Maps {
   TensorMaps q, k, v, dout, dq, dk, dv;
 };
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// For all warps: P and dS of a key block are there, and K has been read; P and dS have been read. In place of barriers
-/// of the block, so that a warpgroup stores dK or dV and begins its next products before the others have got there.
+/// Barriers of all warps: weights_made: P and dS of a key block are stored and K has been read; weights_read: P and dS
+/// have been read. They replace barriers of the block, so that a warpgroup stores dK or dV and begins its next products
+/// without waiting for the others.
 template <int D>
 __device__ __forceinline__ ThreadBarrier weights_made(uint32_t shared) {
   return {shared + static_cast<uint32_t>(Layout<D>::WeightsMade)};
@@ -46,7 +47,7 @@ __device__ __forceinline__ ThreadBarrier weights_read(uint32_t shared) {
   return {shared + static_cast<uint32_t>(Layout<D>::WeightsRead)};
 }
 
-/// Starts copying key block `block` into its stage; one thread.
+/// Starts copying key block `block` into its stage. Called by one thread.
 template <int D>
 __device__ __forceinline__ void load_keys(const Maps& maps, const Task& task, uint32_t shared, int block) {
   using L = Layout<D>;
@@ -56,7 +57,7 @@ __device__ __forceinline__ void load_keys(const Maps& maps, const Task& task, ui
   start_load<D>(maps.v, stage + L::KeyTile, kKeys, 0, block * kKeys, task.h, task.b, barrier);
 }
 
-/// Announces what load_head() copies; one thread.
+/// Announces the bytes that load_head() copies. Called by one thread.
 template <int D>
 __device__ __forceinline__ void expect_head(const Task& task, uint32_t shared) {
   using L = Layout<D>;
@@ -70,9 +71,9 @@ __device__ __forceinline__ void expect_head(const Task& task, uint32_t shared) {
   publish_barriers();
 }
 
-/// Starts copying Q, dO, the first key block and the odd token's rows; one thread of each warpgroup, which share the
-/// work because each copy takes its thread a while. The second key block comes once these are there, and O goes to
-/// registers: a head's work begins with a wait for its copies.
+/// Starts copying Q, dO, the first key block and the odd token's rows. Called by one thread of each warpgroup; they
+/// divide the work because each copy instruction takes its thread some time. The second key block is copied after these
+/// have arrived, and O goes to registers, because a head's work starts with a wait for its copies.
 template <int D>
 __device__ __forceinline__ void load_head(const Params& p, const Maps& maps, const Task& task, uint32_t shared,
                                           int warpgroup) {
@@ -92,8 +93,9 @@ __device__ __forceinline__ void load_head(const Params& p, const Maps& maps, con
   }
 }
 
-/// Phase 1 of a warpgroup's 64 queries with one key block.
-// 71 lines: a product is under way while the numbers of the one before are worked on; the parts overlap.
+/// Phase 1 of a warpgroup's 64 queries for one key block.
+// The function has 71 lines: a product is in flight while the results of the preceding one are processed; the parts
+// overlap.
 template <int D>
 __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, char* memory, int block) {
   using L = Layout<D>;
@@ -110,7 +112,7 @@ __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, 
   wait_products<0>();
   pin(s);
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {  // dP of 32 keys at a time: registers
+  for (int part = 0; part < 2; ++part) {  // dP of 32 keys at a time, to save registers
     float dp[4][4];
     begin_products();
     {
@@ -125,7 +127,7 @@ __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, 
     const uint32_t place = static_cast<uint32_t>(((lane >> 4) ^ (row & 7)) << 4);
     if (part == 0) {
       const float lse0 = numbers[0], lse1 = numbers[8];
-      weights_read<D>(shared).wait(block - 1);  // phase -1 of the first use counts as over
+      weights_read<D>(shared).wait(block - 1);  // phase -1 of the first use counts as complete
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -160,13 +162,13 @@ __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, 
   }
   commit_products();
   publish();
-  wait_stores_read();  // those of the block before
+  wait_stores_read();  // those of the preceding block
   wait_products<0>();
   dq.pin_all();
   arrive_warp(weights_made<D>(shared));
 }
 
-/// Phase 2 of a warpgroup: a part of dK or dV.
+/// Phase 2 of a warpgroup: computes a part of dK or dV.
 template <int D, bool Right>
 __device__ __forceinline__ void phase2(const Params& p, const Maps& maps, const Task& task, char* memory,
                                        int warpgroup, bool is_dk, int block) {
@@ -200,7 +202,7 @@ __device__ __forceinline__ void phase2(const Params& p, const Maps& maps, const 
   }
 }
 
-/// dQ of a warpgroup's queries, through the place of P and dS.
+/// Stores dQ of a warpgroup's queries through the memory of P and dS.
 template <int D>
 __device__ __forceinline__ void store_dq(const RowAccumulator<D>& dq, const Params& p, const Maps& maps,
                                          const Task& task, uint32_t shared, int warpgroup) {
@@ -221,7 +223,7 @@ __device__ __forceinline__ void store_dq(const RowAccumulator<D>& dq, const Para
 
 #endif  // BLIPFT_WGMMA_CODE
 
-// 68 lines: the order of barriers, copies and phases, which are functions.
+// The kernel has 68 lines: the order of barriers, copies and phases, which are functions.
 template <int D, bool Sums>
 __global__ void __launch_bounds__(kThreads, 1)
     wgmma_backward_kernel(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (thread < p.query_tokens)
     floats(memory, L::Lse)[thread] =
         lse_log2(p.lse[(static_cast<int64_t>(task.b) * p.heads + task.h) * p.query_tokens + thread]);
-  if (D < pitch<D> && thread < kOddRows * 8)  // zeros behind the odd token's rows
+  if (D < pitch<D> && thread < kOddRows * 8)  // zeros after the odd token's rows
     odd_row<D>(memory, static_cast<OddRow>(thread / 8))[D + thread % 8] = __float2bfloat16_rn(0.0f);
   publish();
   __syncthreads();
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     phase1<D>(dq, task, memory, block);
     if (task.odd && block + 1 == kBlocks) phase1_odd_key<D>(dq, task, memory);
-    weights_made<D>(shared).wait(block);  // and the other stage is free
+    weights_made<D>(shared).wait(block);  // also: the other stage is free
     if (thread == 0 && block > 0 && block + 1 < kBlocks) {
       CopyBarrier{shared + static_cast<uint32_t>(L::Barriers + ((block + 1) & 1) * 8)}.expect(L::Stage);
       load_keys<D>(maps, task, shared, block + 1);
@@ -285,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       store_column_sums<D>(p, task, memory);
     }
   }
-  wait_stores_read();  // shared memory outlives what reads it
+  wait_stores_read();  // the block must not exit while its stores read shared memory
 #endif
 }
 

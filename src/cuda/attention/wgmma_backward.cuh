@@ -1,5 +1,5 @@
-// What attention backward with warpgroup products (attention_wgmma_backward.cu) does besides the products of 256
-// queries and 256 keys: shared memory, delta, the odd token, column sums.
+// Parts of attention backward with warpgroup products (wgmma_backward.cu) other than the products of 256 queries and
+// 256 keys: shared memory, delta, the odd token, column sums.
 #pragma once
 
 #include "cuda/attention/backward.cuh"
@@ -22,16 +22,16 @@ struct Layout {
   // bf16: the odd token's rows of q, k, v, O and dO with zeros up to pitch<D>.
   static constexpr int OddRow = pitch<D> * 2, OddRows = Stages + 2 * Stage;
   // f32: lse (log2) and delta of all queries [kQueries + 1, padded]; P and dS of all queries with the odd key
-  // [kQueries]; P and dS of the odd query with a key block [kKeys], the latter in bf16 too. Barriers of the stages.
+  // [kQueries]; P and dS of the odd query with a key block [kKeys], this dS also in bf16. Barriers of the stages.
   static constexpr int Lse = OddRows + 5 * OddRow, Delta = Lse + (kQueries + 8) * 4;
   static constexpr int KeyP = Delta + (kQueries + 8) * 4, KeyDS = KeyP + kQueries * 4;
   static constexpr int QueryP = KeyDS + kQueries * 4, QueryDS = QueryP + kKeys * 4, BfDS = QueryDS + kKeys * 4;
   static constexpr int OddDq = BfDS + kKeys * 2;  // f32 [D]: dQ of the odd query
   static constexpr int Barriers = OddDq + D * 4;
-  static constexpr int WeightsMade = Barriers + 16, WeightsRead = WeightsMade + 8;  // see there
+  static constexpr int WeightsMade = Barriers + 16, WeightsRead = WeightsMade + 8;  // see weights_made()
   static constexpr int Bytes = WeightsRead + 8;
-  // At the end, f32: each warp's share of the odd key's dV and dK [2][kWarps][D]; column sums of dQ and of dO
-  // [2][kWarps][D]. dQ leaves through the place of P and dS.
+  // Used at the end, f32: each warp's share of the odd key's dV and dK [2][kWarps][D]; column sums of dQ and of dO
+  // [2][kWarps][D]. dQ is stored through the memory of P and dS.
   static constexpr int OddKeySums = Stages, DqSums = OddKeySums + 2 * kWarps * D * 4;
   static constexpr int DOutSums = DqSums + kWarps * D * 4;
   static_assert(Bytes <= 227 << 10, "one block an SM");
@@ -52,34 +52,34 @@ __device__ __forceinline__ bf16* odd_row(char* memory, OddRow row) {
   return reinterpret_cast<bf16*>(memory + Layout<D>::OddRows + row * Layout<D>::OddRow);
 }
 
-/// What the block is to do.
+/// The work of the block.
 struct Task {
   int b, h;
-  bool odd;  // there is a token after the first kQueries
+  bool odd;  // true if there is a token after the first kQueries
   float scale_log2;
 };
 
-/// Addresses of a warpgroup's operands, made anew where they are used: registers are the scarcest thing here.
+/// Addresses of a warpgroup's operands, recomputed at each use because registers are scarce.
 template <int D>
 struct Addresses {
   using L = Layout<D>;
   static __device__ __forceinline__ uint32_t warpgroup() {
     return uniform(static_cast<uint32_t>(fresh_thread() / 128));
   }
-  /// The warpgroup's rows of Q or dO (`tile`: L::Q or L::DOut), left part, right part.
+  /// Returns the address of the warpgroup's rows of Q or dO (`tile`: L::Q or L::DOut); left part, right part.
   static __device__ __forceinline__ uint32_t rows(uint32_t shared, int tile) {
     return shared + static_cast<uint32_t>(tile) + warpgroup() * (64 * 128);
   }
   static __device__ __forceinline__ uint32_t rows_right(uint32_t shared, int tile) {
     return shared + static_cast<uint32_t>(tile + Tile<D>::right(kQueries)) + warpgroup() * (64 * 64);
   }
-  /// K of a key block; V follows.
+  /// Returns the address of a key block's K; its V follows.
   static __device__ __forceinline__ uint32_t keys(uint32_t shared, int block) {
     return uniform(shared + static_cast<uint32_t>(L::Stages + (block & 1) * L::Stage));
   }
 };
 
-/// This lane's share of O but for the odd token's: 4 lanes a row, 8 rows a warp at a time.
+/// This lane's share of O without the odd token: 4 lanes per row, 8 rows per warp at a time.
 template <int D>
 struct OutRows {
   static constexpr int kRounds = kQueries / (kWarps * 8), kChunks = (D / 8 + 3) / 4;
@@ -90,7 +90,7 @@ struct OutRows {
   }
   static __device__ __forceinline__ int chunk(int i) { return 4 * i + (fresh_thread() >> 3 & 3); }
 };
-/// Starts loading them. Where a row has no such chunk, its last one: dO is zero there.
+/// Starts loading O. If a row has no such chunk, its last chunk is loaded instead; dO is zero there.
 template <int D>
 __device__ __forceinline__ OutRows<D> load_out(const Params& p, const Task& task) {
   using Rows = OutRows<D>;
@@ -105,7 +105,7 @@ __device__ __forceinline__ OutRows<D> load_out(const Params& p, const Task& task
   return rows;
 }
 
-/// delta = rowsum(dO * O), of dO in shared memory. The odd query's is the last warp's.
+/// Computes delta = rowsum(dO * O), with dO from shared memory. The last warp computes that of the odd query.
 template <int D>
 __device__ __forceinline__ void make_deltas(const Task& task, const OutRows<D>& rows, char* memory) {
   using L = Layout<D>;
@@ -131,8 +131,9 @@ __device__ __forceinline__ void make_deltas(const Task& task, const OutRows<D>& 
   if (lane == 0) floats(memory, L::Delta)[kQueries] = sum;
 }
 
-/// The odd query with the keys of a block: its P and dS, and its dQ += dS K. One warpgroup. In the first products the
-/// keys are the rows of A; in the second, the row of dS is row 0 of A, and the others are of no interest.
+/// The odd query and the keys of a block: computes its P and dS, and its dQ += dS K. Called by one warpgroup. In the
+/// first products the keys are the rows of A; in the second, the row of dS is row 0 of A, and the other rows are
+/// ignored.
 template <int D>
 __device__ __forceinline__ void take_odd_query(const Task& task, char* memory, int warpgroup, int block) {
   using L = Layout<D>;
@@ -184,7 +185,7 @@ __device__ __forceinline__ void take_odd_query(const Task& task, char* memory, i
   }
 }
 
-/// Phase 1 of the odd key: its P and dS with this warpgroup's queries; dq += dS k.
+/// Phase 1 of the odd key: computes its P and dS with this warpgroup's queries, and dq += dS k.
 template <int D>
 __device__ __forceinline__ void phase1_odd_key(RowAccumulator<D>& dq, const Task& task, char* memory) {
   using L = Layout<D>;
@@ -223,8 +224,8 @@ __device__ __forceinline__ void phase1_odd_key(RowAccumulator<D>& dq, const Task
   }
 }
 
-/// Adds the odd query's share to N n8 tiles of dV or dK; row: what its weights are multiplied with, from the first
-/// column on.
+/// Adds the odd query's share to N n8 tiles of dV or dK. `row`: the vector that is multiplied by its weights, from the
+/// first column on.
 template <int N>
 __device__ __forceinline__ void add_odd_rows(float (&acc)[N][4], const float* weights, const bf16* row) {
   const int lane = fresh_thread() & 31, first = (fresh_thread() >> 5 & 3) * 16 + (lane >> 2);
@@ -240,8 +241,8 @@ __device__ __forceinline__ void add_odd_rows(float (&acc)[N][4], const float* we
   }
 }
 
-/// This warp's share of the odd key's dV (from P and dO) and dK (from dS and Q), of 16 queries, with mma.sync: row 0 of
-/// the products. With Sums, row 1 of the first are the sums of dO.
+/// Computes, with mma.sync, this warp's share (of 16 queries) of the odd key's dV (from P and dO) and dK (from dS and
+/// Q) in row 0 of the products. With Sums, row 1 of the first product is the column sums of dO.
 template <int D, bool Sums>
 __device__ __forceinline__ void reduce_odd_key(const Task& task, char* memory) {
   using L = Layout<D>;
@@ -272,7 +273,8 @@ __device__ __forceinline__ void reduce_odd_key(const Task& task, char* memory) {
   }
 }
 
-/// The odd token's rows of dQ, dK and dV: what all queries and keys gave, and its own score. After a barrier.
+/// Stores the odd token's rows of dQ, dK and dV: sums over all queries and keys, and the product with itself. Requires
+/// a preceding barrier.
 template <int D>
 __device__ __forceinline__ void store_odd_token(const Params& p, const Task& task, char* memory) {
   using L = Layout<D>;
@@ -281,7 +283,7 @@ __device__ __forceinline__ void store_odd_token(const Params& p, const Task& tas
   const int matrix = thread / 128, lane = thread & 31;
   const bf16 *q = odd_row<D>(memory, kOddQ), *k = odd_row<D>(memory, kOddK), *v = odd_row<D>(memory, kOddV);
   const bf16* dout = odd_row<D>(memory, kOddDOut);
-  float s = 0, dp = 0;  // of the odd query with the odd key; every warp for itself
+  float s = 0, dp = 0;  // of the odd query with the odd key; computed by every warp
 #pragma unroll
   for (int d = lane; d < pitch<D>; d += 32) {  // zeros from D on
     s = fmaf(__bfloat162float(q[d]), __bfloat162float(k[d]), s);
@@ -311,7 +313,7 @@ __device__ __forceinline__ void store_odd_token(const Params& p, const Task& tas
   view.head<bf16>(task.b, task.h, D)[kQueries * view.row_stride + column] = __float2bfloat16_rn(sum);
 }
 
-/// Each warp's column sums of its dQ.
+/// Computes each warp's column sums of its dQ.
 template <int D>
 __device__ __forceinline__ void sum_columns(const RowAccumulator<D>& dq, const Params& p, char* memory) {
   using L = Layout<D>;
@@ -328,7 +330,7 @@ __device__ __forceinline__ void sum_columns(const RowAccumulator<D>& dq, const P
   add_column_sums(own, p.scale, target, 8, D / 8);
 }
 
-/// The block's columns of the sample's row of p.dbias_partials. After a barrier.
+/// Stores the block's columns of the sample's row of p.dbias_partials. Requires a preceding barrier.
 template <int D>
 __device__ __forceinline__ void store_column_sums(const Params& p, const Task& task, char* memory) {
   using L = Layout<D>;

@@ -1,19 +1,19 @@
 // Attention forward for bf16 with warpgroup products: image patches and a class token, without masks or dropout.
 //
-// One block an SM, of four warpgroups, walks over (sample, head)s. A warpgroup owns 64 of the 256 main queries and
-// takes 64 keys at a time; softmax as in attention_forward.cuh. TMA moves everything but lse and the odd output:
-//   K, V   in blocks of 64 tokens through a ring of kSlots slots, one head's after the other's; thread 0 asks for them.
-//          Everybody reads every slot, and it is filled anew when all warps have told its `free` barrier that they are
-//          done with it: there is no barrier of the whole block, and warpgroups may be some steps apart
-//   Q      each warpgroup asks for its rows of the next head while it works on this one, in the other of two buffers
-//   out    is put where this head's Q was, and leaves from there while the next head is worked on
+// One block of four warpgroups per SM iterates over (sample, head) pairs. A warpgroup owns 64 of the 256 main queries
+// and processes 64 keys at a time; the softmax is that of forward.cuh. TMA moves everything but lse and the odd output:
+//   K, V   in blocks of 64 tokens through a ring of kSlots slots, one head after the other; thread 0 requests them. All
+//          warps read every slot, which is refilled when all warps have arrived at its `free` barrier. There is no
+//          barrier of the whole block, and warpgroups may be several steps apart
+//   Q      each warpgroup requests its rows of the next head while it processes this one, in the other of two buffers
+//   out    is written to the memory of this head's Q and stored from there while the next head is processed
 //
 // A vision tower has 257 tokens: 256 patches and the class token. A tile for one more query, or 8 columns for one more
-// key, would cost up to a quarter of all; instead
-//   the odd key (the last) starts the softmax of every query: its score by one narrow product, its V row as it is;
-//   the odd query (the last) takes every warp's 16 keys by mma.sync, warpgroup g's among those of block g, and the
-//   warps' shares are merged by the first warpgroup while the next head has begun.
-// Each warpgroup has its own copy of the odd rows, which comes and goes with its Q. Without an odd token it is zeros.
+// key, would cost up to a quarter of the time. Instead,
+//   the odd key (the last) starts the softmax of every query: one narrow product gives its score, its V row is unchanged;
+//   the odd query (the last) is multiplied with every warp's 16 keys by mma.sync, warpgroup g's keys being in block g;
+//   the first warpgroup merges the warps' shares after the next head has begun.
+// Each warpgroup has its own copy of the odd rows, which is copied with its Q. Without an odd token it is zeros.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using namespace vision_forward;
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// What a warp knows about its 16 queries, as RowState.
+/// The softmax state of a warp's 16 queries, like RowState.
 template <int D>
 struct Softmax {
   RowAccumulator<D> o;
@@ -47,15 +47,15 @@ __device__ __forceinline__ Queries queries_of(uint32_t shared, int buffer, int g
           uniform(tile + static_cast<uint32_t>(Tile<D>::right(kTokens) + 64 * group * 64))};
 }
 
-/// s = Q K^T of the warpgroup and a block of keys. Not waited for.
+/// Starts, asynchronously, s = Q K^T of the warpgroup and a block of keys.
 template <int D>
 __device__ __forceinline__ void start_scores(float (&s)[8][4], const Queries& queries, uint32_t keys) {
   const uint32_t k = uniform(keys);
   multiply_transposed<D, 8>(s, queries.left, queries.right, k, k + static_cast<uint32_t>(Tile<D>::right(64)));
 }
 
-/// Waits for a head's Q and first block of keys; starts the softmax of this warp's queries with the odd key, if there
-/// is one; makes the scores of the first block.
+/// Waits for a head's Q and first block of keys, starts the softmax of this warp's queries with the odd key, if there
+/// is one, and computes the scores of the first block.
 template <int D>
 __device__ __forceinline__ void start_head(const Work<D>& work, Softmax<D>& state, float (&s)[8][4], const Place& place,
                                            int round) {
@@ -88,10 +88,10 @@ __device__ __forceinline__ void start_head(const Work<D>& work, Softmax<D>& stat
     state.base[half] = work.odd ? score * work.scale_log2 : -INFINITY;
     state.sum[half] = work.odd && t == 0 ? 1.0f : 0.0f;
   }
-  state.o.pin_all();  // without this ptxas makes the loop's products wait for each other
+  state.o.pin_all();  // without this, ptxas serializes the loop's products
 }
 
-/// The softmax over 64 more keys: s becomes their probabilities, as A fragments.
+/// Adds 64 more keys to the softmax: converts s to their probabilities, as A fragments.
 template <int D>
 __device__ __forceinline__ void take_scores(uint32_t (&a)[4][4], Softmax<D>& state, float (&s)[8][4],
                                             float scale_log2) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void take_scores(uint32_t (&a)[4][4], Softmax<D>& sta
   }
 }
 
-/// Stores lse of this warp's queries, and starts storing out = o / sum, from this buffer of Q.
+/// Stores lse of this warp's queries, and starts storing out = o / sum through this buffer of Q.
 template <int D>
 __device__ __forceinline__ void store_queries(const Work<D>& work, Softmax<D>& state, const Head& head, int buffer) {
   const Params& p = work.p;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void store_queries(const Work<D>& work, Softmax<D>& s
           (state.base[half] + log2f(sum)) * kLn2;
   }
   __syncwarp();
-  wait_for_warpgroup(group);  // nobody reads these rows of Q any more
+  wait_for_warpgroup(group);  // all warps have read these rows of Q
   const uint32_t tile = work.shared + static_cast<uint32_t>(Layout<D>::Q + buffer * Layout<D>::QTile);
   const uint32_t right = tile + static_cast<uint32_t>(Tile<D>::right(kTokens));
   store_part<128>(tile, row0, state.o.left, 1.0f);
@@ -158,7 +158,7 @@ __device__ __forceinline__ void store_queries(const Work<D>& work, Softmax<D>& s
   __syncwarp();
 }
 
-/// Makes the barriers, puts zeros where the odd rows come (see Layout), and starts copying the first head.
+/// Initializes the barriers, zeroes the odd rows (see Layout), and starts copying the first head.
 template <int D>
 __device__ __forceinline__ void start_block(const Work<D>& work, int number) {
   using L = Layout<D>;
@@ -188,8 +188,8 @@ __device__ __forceinline__ void start_block(const Work<D>& work, int number) {
   __syncwarp();
 }
 
-/// The softmax over a block of keys, whose scores are s, and the product with V; with it, the scores of the next block,
-/// unless this is the Last. Returns where the next block lies.
+/// Processes a block of keys with scores s: softmax, product with V and, together with it unless Last, the scores of
+/// the next block. Returns the position of the next block.
 template <bool Last, int D>
 __device__ __forceinline__ Place take_block(const Work<D>& work, Softmax<D>& state, float (&s)[8][4],
                                             const Place& place, int round) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ Place take_block(const Work<D>& work, Softmax<D>& sta
   uint32_t a[4][4];
   take_scores<D>(a, state, s, work.scale_log2);
   if (!Last) next.full<D>(work.shared).wait(next.phase);
-  begin_products();  // the product with V, and the next scores with it
+  begin_products();  // the product with V, and with it the next scores
   const uint32_t values = uniform(place.values<D>(work.shared));
 #pragma unroll
   for (int k = 0; k < 4; ++k)
@@ -211,8 +211,8 @@ __device__ __forceinline__ Place take_block(const Work<D>& work, Softmax<D>& sta
   return next;
 }
 
-/// Once a head has begun: the first warpgroup ends the odd query of the head before, and each warpgroup asks for its Q
-/// of the next one. Both have the other buffer.
+/// Called once a head has begun: the first warpgroup completes the odd query of the preceding head, and each warpgroup
+/// requests its Q of the next head. Both use the other buffer.
 template <int D>
 __device__ __forceinline__ void change_queries(const Work<D>& work, const Turn& turn) {
   const int buffer = (fresh(turn.round) & 1) ^ 1, group = warpgroup_number();
@@ -224,13 +224,13 @@ __device__ __forceinline__ void change_queries(const Work<D>& work, const Turn& 
     if (fresh_thread() == 0) work.shares_merged().arrive();
   }
   if (turn.more && fresh_thread() % 128 == 0) {
-    wait_stores_read();  // of the head before, from the same buffer
+    wait_stores_read();  // of the preceding head, from the same buffer
     load_queries(work, head_of(work.p, fresh(turn.number) + turn.stride), buffer, group);
   }
   __syncwarp();
 }
 
-/// The odd query with this warp's keys of a block; for the warpgroup whose block it is.
+/// Processes the odd query with this warp's keys of a block; called by the warpgroup that owns this block.
 template <int D>
 __device__ __forceinline__ void take_odd_query(const Work<D>& work, const Place& place, int step, int round) {
   if (round > 0) work.shares_merged().wait(round - 1);
@@ -238,13 +238,13 @@ __device__ __forceinline__ void take_odd_query(const Work<D>& work, const Place&
   arrive_warp(work.shares_made());
 }
 
-/// This warp is done with a block. Thread 0 asks for the next head's same one, in the slot of the block before.
+/// Marks a block as finished by this warp. Thread 0 requests the next head's same block, into the preceding slot.
 template <int D>
 __device__ __forceinline__ void leave_block(const Work<D>& work, const Turn& turn, const Place& place, int step) {
   arrive_warp(place.free<D>(work.shared));
   if (turn.more && fresh_thread() == 0) {
     const Place old = place.before();
-    old.free<D>(work.shared).wait(old.phase);  // phase -1 of the first use counts as over
+    old.free<D>(work.shared).wait(old.phase);  // phase -1 of the first use counts as complete
     load_block(work, head_of(work.p, fresh(turn.number) + turn.stride), step, old);
   }
   __syncwarp();

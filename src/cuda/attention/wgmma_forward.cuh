@@ -1,5 +1,5 @@
-// What attention forward with warpgroup products (attention_wgmma_forward.cu) does besides the products of 256 queries
-// and 256 keys: shared memory, copies of blocks and queries, the odd query.
+// Parts of attention forward with warpgroup products (wgmma_forward.cu) other than the products of 256 queries and 256
+// keys: shared memory, copies of blocks and queries, the odd query.
 #pragma once
 
 #include "cuda/attention/forward.cuh"
@@ -10,10 +10,10 @@ namespace blipft::attention::vision_forward {
 
 constexpr int kGroups = 4, kThreads = kGroups * 128, kWarps = kThreads / 32;
 constexpr int kTokens = 64 * kGroups, kSteps = kTokens / 64;
-/// When thread 0 is done with a block, it asks for the next head's same one, in the slot of the block before.
+/// When thread 0 has finished a block, it requests the next head's same block, into the slot of the preceding block.
 constexpr int kSlots = kSteps + 1;
 
-/// What TMA is told of the operands.
+/// TMA's view of the operands.
 struct ForwardMaps {
   TensorMaps q, k, v, out;
 };
@@ -23,7 +23,7 @@ template <int D>
 struct Layout {
   static constexpr int Q = 0, QTile = Tile<D>::bytes(kTokens);                            // two buffers
   static constexpr int Slots = 2 * QTile, Block = Tile<D>::bytes(64), Slot = 2 * Block;  // K and V of 64 tokens
-  // Rows q, k, v of the odd token, zeros up to a multiple of 16 columns: [buffer][warpgroup][3].
+  // Rows q, k, v of the odd token, with zeros up to a multiple of 16 columns: [buffer][warpgroup][3].
   static constexpr int OddRow = pitch<D> * 2, OddRows = Slots + kSlots * Slot, OddBytes = 2 * kGroups * 3 * OddRow;
   static constexpr int OddShares = OddRows + OddBytes;           // f32 [kWarps][D]: shares of P V
   static constexpr int OddNumbers = OddShares + kWarps * D * 4;  // float2 [kWarps]: base and sum of the shares
@@ -38,12 +38,12 @@ struct Layout {
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// x, to the compiler an unknown number: what follows from it is computed again, and takes no registers meanwhile.
+/// Hides the value of x from the compiler: values derived from it are recomputed and occupy no registers in between.
 __device__ __forceinline__ int fresh(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
-/// Where a block of keys lies in the ring: its slot, and the how-many-th block that is there.
+/// Position of a block of keys in the ring: its slot, and how many earlier blocks used this slot.
 struct Place {
   int slot, phase;
 
@@ -80,13 +80,13 @@ template <int D>
 __device__ __forceinline__ CopyBarrier queries_barrier(uint32_t shared, int buffer, int group) {
   return {shared + static_cast<uint32_t>(Layout<D>::Queries + 8 * (buffer * kGroups + group))};
 }
-/// Offset of a warpgroup's copy of an odd row. row: 0 q, 1 k, 2 v.
+/// Returns the offset of a warpgroup's copy of an odd row. row: 0 q, 1 k, 2 v.
 template <int D>
 __device__ __forceinline__ int odd_row(int buffer, int group, int row) {
   return Layout<D>::OddRows + ((buffer * kGroups + group) * 3 + row) * Layout<D>::OddRow;
 }
 
-/// What is the same all the way through the kernel.
+/// Values that are constant over the kernel.
 template <int D>
 struct Work {
   const Params& p;
@@ -94,20 +94,20 @@ struct Work {
   char* memory;      // shared memory
   uint32_t shared;   // its address
   float scale_log2;  // scale * log2(e)
-  bool odd;          // there is an odd token
+  bool odd;          // true if there is an odd token
 
-  /// All warps' shares of the odd query are there; they have been merged. A use a head.
+  /// Barriers, used once per head: all warps' shares of the odd query are stored; the shares have been merged.
   __device__ __forceinline__ ThreadBarrier shares_made() const { return {shared + Layout<D>::SharesMade}; }
   __device__ __forceinline__ ThreadBarrier shares_merged() const { return {shared + Layout<D>::SharesMerged}; }
 };
 
-/// One of the heads that a block takes: every stride-th, this one the round-th of them. more: another one follows.
+/// One of the heads that a block processes: every stride-th; this one is the round-th. more: another one follows.
 struct Turn {
   int number, stride, round;
   bool more;
 };
 
-/// Starts copying a block of K and V. One thread.
+/// Starts copying a block of K and V. Called by one thread.
 template <int D>
 __device__ __forceinline__ void load_block(const Work<D>& work, const Head& head, int block, const Place& place) {
   const CopyBarrier full = place.full<D>(work.shared);
@@ -116,7 +116,7 @@ __device__ __forceinline__ void load_block(const Work<D>& work, const Head& head
   start_load<D>(work.maps.v, place.values<D>(work.shared), 64, 0, 64 * block, head.h, head.b, full);
 }
 
-/// Starts copying a warpgroup's rows of Q, and its copy of the odd rows. One thread.
+/// Starts copying a warpgroup's rows of Q and its copy of the odd rows. Called by one thread.
 template <int D>
 __device__ __forceinline__ void load_queries(const Work<D>& work, const Head& head, int buffer, int group) {
   using L = Layout<D>;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void load_queries(const Work<D>& work, const Head& he
   }
 }
 
-/// A warp's share of the odd query: its output, base and sum over 16 keys of a block, to shared memory.
+/// Stores a warp's share of the odd query in shared memory: its output, base and sum over 16 keys of a block.
 template <int D>
 __device__ __forceinline__ void share_odd_query(const Work<D>& work, const Place& place, const char* query_row) {
   using L = Layout<D>;
@@ -178,8 +178,8 @@ __device__ __forceinline__ void share_odd_query(const Work<D>& work, const Place
   if (lane == 0) reinterpret_cast<float2*>(work.memory + L::OddNumbers)[warp] = make_float2(base, sum);
 }
 
-/// Merges the shares of the odd query with its own key, and stores its row; for the first warps, a column a thread.
-/// rows: q, k, v.
+/// Merges the shares of the odd query with its own key and stores its row; done by the first warps, one column per
+/// thread. odd_rows: q, k, v.
 template <int D>
 __device__ __forceinline__ void store_odd_query(const Work<D>& work, const Head& head, const char* odd_rows) {
   using L = Layout<D>;

@@ -1,17 +1,17 @@
 // Attention backward for bf16 with warpgroup products, for any number of tokens, causal or not, head sizes 64 and 128
-// (formulas: backward.cuh). The frame (tiles, producer, ring) is told in wgmma_long.cuh, that of packed samples and
-// grouped heads in wgmma_long_packed.cuh.
+// (formulas: backward.cuh). wgmma_long.cuh describes the structure (tiles, producer, ring), wgmma_long_packed.cuh that
+// for packed samples and grouped heads.
 //
-// Two kernels: delta and dQ by tiles of queries; dK and dV by tiles of keys. That is 7 products where one pass would
-// take 5, but nothing is added up in memory: results are the same each time, and there is no f32 copy of dQ. Both
-// kernels compute what they need as the A operand of the next product, in registers:
-//   queries   S = Q K^T, dP = dO V^T, dQ += dS K          64 queries a warpgroup, 64 keys a step, from the last down
-//   keys      S^T = K Q^T, dP^T = V dO^T, dV += P^T dO,   64 keys a warpgroup, 64 queries a step, upwards
-//             dK += dS^T Q                              one after the other of the heads that read these keys
+// Two kernels compute delta and dQ by tiles of queries, and dK and dV by tiles of keys. They need 7 products where one
+// pass would need 5, but add nothing in memory: results are deterministic, and there is no f32 copy of dQ. Both kernels
+// compute the A operand of the next product in registers:
+//   queries   S = Q K^T, dP = dO V^T, dQ += dS K          64 queries per warpgroup, 64 keys per step, descending
+//   keys      S^T = K Q^T, dP^T = V dO^T, dV += P^T dO,   64 keys per warpgroup, 64 queries per step, ascending,
+//             dK += dS^T Q                                for one after the other of the heads that use these keys
 // Only a warpgroup's first step needs masks (except for keys at and after kv_length in the second kernel: whole rows,
-// zeroed at the end). Where the first block of a tile is beyond what a warpgroup sees, it leaves it out.
-// Each step's last products run while the next step's first are made; the two warpgroups fill each other's gaps.
-// Results leave through the place of the tile's own operands.
+// zeroed at the end). A warpgroup skips the first block of a tile if it sees none of it.
+// Each step's last products overlap with the next step's first; the two warpgroups fill each other's idle times.
+// Results are stored through the memory of the tile's own operands.
 #include <cuda_runtime.h>
 
 #include <climits>
@@ -48,12 +48,12 @@ struct Layout {
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// Steps of a tile.
+/// The steps of a tile.
 struct Steps {
   int first, count;  ///< block of kStep tokens of the first step, number of steps of the tile
-  int skipped;       ///< how many of these, from the first on, this warpgroup does not see
+  int skipped;       ///< number of these, from the first on, that this warpgroup does not see
 };
-/// Tiles of queries: blocks of keys, downwards; at least one.
+/// Tiles of queries: blocks of keys, descending; at least one.
 template <class Args, class AnyWork>
 __device__ __forceinline__ Steps key_steps(const Args& p, const AnyWork& work, int group) {
   const int keys = work.keys(p);
@@ -64,7 +64,7 @@ __device__ __forceinline__ Steps key_steps(const Args& p, const AnyWork& work, i
   const int count = blocks(kGroups - 1);
   return {count - 1, count, count - blocks(group)};
 }
-/// Tiles of keys: blocks of queries of a head, upwards; none where no key is valid.
+/// Tiles of keys: blocks of queries of a head, ascending; none if no key is valid.
 template <class Args, class AnyWork>
 __device__ __forceinline__ Steps query_steps(const Args& p, const AnyWork& work, int group) {
   const int first = p.causal ? work.row0 / kStep : 0;
@@ -85,7 +85,8 @@ __device__ __forceinline__ ThreadBarrier slot_free(uint32_t shared, int slot) {
   return {shared + static_cast<uint32_t>(Layout<D>::SlotFree + 8 * slot)};
 }
 
-/// The producer: one warp. Keys: tiles are of keys. Each lane brings two queries' lse and delta, too, and arrives.
+/// The producer, one warp. Keys: tiles are of keys; each lane then also copies lse and delta of two queries, and
+/// arrives.
 template <int D, bool Keys, class Args, class AnyTiles, class AnyMeeting>
 __device__ __forceinline__ void produce(const Args& p, const BackwardMaps& maps, const AnyTiles& tiles,
                                         const AnyMeeting& meeting, unsigned* counter, char* memory) {
@@ -106,7 +107,7 @@ __device__ __forceinline__ void produce(const Args& p, const BackwardMaps& maps,
       }
     }
     const Steps steps = Keys ? query_steps(p, work, 0) : key_steps(p, work, 0);
-    // Heads of the other side: those that read the keys, or the one that the queries read.
+    // Heads of the other side: those that use the keys, or the one that the queries use.
     const int heads = Keys ? p.heads_per_kv() : 1, head0 = Keys ? work.h * heads : p.kv_head(work.h);
 #pragma unroll 1
     for (int head = head0; head < head0 + heads; ++head) {
@@ -123,7 +124,7 @@ __device__ __forceinline__ void produce(const Args& p, const BackwardMaps& maps,
             delta[i] = row < work.rows(p) ? p.delta[row0 + row] : 0.0f;
           }
         }
-        slot_free<D>(shared, place.slot).wait(place.phase - 1);  // phase -1 of the first use counts as over
+        slot_free<D>(shared, place.slot).wait(place.phase - 1);  // phase -1 of the first use counts as complete
         const CopyBarrier full = slot_full<D>(shared, place.slot);
         if constexpr (Keys) {
           float* numbers = reinterpret_cast<float*>(memory + L::Numbers) + place.slot * 2 * kStep + lane;
@@ -143,7 +144,7 @@ __device__ __forceinline__ void produce(const Args& p, const BackwardMaps& maps,
   });
 }
 
-/// Passes over the first `count` slots, that this warpgroup does not need.
+/// Skips the first `count` slots, which this warpgroup does not need.
 template <int D>
 __device__ __forceinline__ void skip_slots(uint32_t shared, Place<kSlots>& place, int count) {
 #pragma unroll 1
@@ -153,18 +154,17 @@ __device__ __forceinline__ void skip_slots(uint32_t shared, Place<kSlots>& place
   }
 }
 
-/// dQ of a warpgroup's 64 queries. Q and dO stay in registers, which leaves more of shared memory's bandwidth for K
-/// and V.
+/// dQ of a warpgroup's 64 queries. Q and dO stay in registers, which leaves more shared-memory bandwidth for K and V.
 template <int D>
 struct QueryTile {
   using L = Layout<D>;
   const uint32_t shared;
-  Place<kSlots>& place;  // of the step at hand; at the end, of the next tile's first
+  Place<kSlots>& place;  // of the current step; at the end, of the next tile's first
   const float scale_log2;
   float dq[D / 8][4], s[8][4], dp[8][4], lse[2], delta[2];  // lse and delta of rows g and g + 8
   uint32_t q[D / 16][4], dout[D / 16][4], ds[4][4];
 
-  /// Before the first step: lse, Q and dO. row: this lane's row g, in the sample.
+  /// Loads lse, Q and dO before the first step. row: this lane's row g in the sample.
   template <class Args, class AnyWork>
   __device__ __forceinline__ void load(const Args& p, const AnyWork& work, int row, uint32_t own) {
 #pragma unroll
@@ -183,7 +183,7 @@ struct QueryTile {
     multiply_held_transposed<D, kStep>(dp, dout, slot_tile<D>(shared, place.slot, 1));
     commit_products();
   }
-  /// dQ += dS K of the step before.
+  /// Starts dQ += dS K of the preceding step.
   __device__ __forceinline__ void start_dq() {
     add_product<D, kStep>(dq, ds, slot_tile<D>(shared, place.last_slot(), 0));
     commit_products();
@@ -193,7 +193,7 @@ struct QueryTile {
     pin(dq);
     arrive_warp(slot_free<D>(shared, place.last_slot()));
   }
-  /// Once S is there, and in the end dP: dS. Meanwhile runs the dQ of the step before, if this is not the first.
+  /// Called when S is complete; waits for dP and computes dS. Unless First, dQ of the preceding step runs meanwhile.
   template <bool First>
   __device__ __forceinline__ void end_step() {
 #pragma unroll
@@ -226,16 +226,16 @@ struct QueryTile {
   }
 };
 
-/// Passes over a tile of `count` slots, for a warpgroup that has no tokens there.
+/// Skips a tile of `count` slots, for a warpgroup that has no tokens in it.
 template <int D, class AnyMeeting>
 __device__ __forceinline__ void skip_tile(const AnyMeeting& meeting, int round, uint32_t shared, Place<kSlots>& place,
                                           int count, int group) {
   release_last_buffer(meeting, round);
   skip_slots<D>(shared, place, count);
-  wait_for_warpgroup(group);  // all have read what they need of this tile
+  wait_for_warpgroup(group);  // all threads have read what they need of this tile
 }
 
-/// One tile of a warpgroup.
+/// Processes one tile of a warpgroup.
 template <int D, class Args, class AnyWork, class AnyMeeting>
 __device__ __forceinline__ void take_queries(const Args& p, const BackwardMaps& maps, const AnyWork& work,
                                              const AnyMeeting& meeting, int round, Place<kSlots>& place, char* memory,
@@ -272,7 +272,7 @@ __device__ __forceinline__ void take_queries(const Args& p, const BackwardMaps& 
   begin_products();
   tile.start_dq();
   tile.end_dq();
-  wait_for_warpgroup(group);  // nobody reads these queries any more
+  wait_for_warpgroup(group);  // all warps have read these queries
   const uint32_t out = uniform(shared + static_cast<uint32_t>(own));
   store_tile(out, tile.dq, p.scale, p.scale);
   publish();
@@ -292,13 +292,13 @@ template <int D>
 struct KeyTile {
   using L = Layout<D>;
   char* const memory;
-  const uint32_t shared, k, v;  // shared addresses of everything, K and V
-  Place<kSlots>& place;         // as above
+  const uint32_t shared, k, v;  // shared addresses of all memory, K and V
+  Place<kSlots>& place;         // as in QueryTile
   const float scale_log2;
   float dk[D / 8][4], dv[D / 8][4], s[8][4], dp[8][4];
   uint32_t weights[4][4], ds[4][4];  // P and dS
 
-  /// dK += dS^T Q of the step before.
+  /// Starts dK += dS^T Q of the preceding step.
   __device__ __forceinline__ void start_dk() {
     add_product<D, kStep>(dk, ds, slot_tile<D>(shared, place.last_slot(), 0));
     commit_products();
@@ -308,8 +308,8 @@ struct KeyTile {
     pin(dk);
     arrive_warp(slot_free<D>(shared, place.last_slot()));
   }
-  /// One step; masked: of the queries that are the warpgroup's own keys. The exponentials are taken while the dK of the
-  /// step before is made, dS while dV is.
+  /// Processes one step; masked: its queries are the warpgroup's own tokens. The exponentials overlap with dK of the
+  /// preceding step, dS with dV.
   template <bool First>
   __device__ __forceinline__ void take_step(bool masked) {
     slot_full<D>(shared, place.slot).wait(place.phase);
@@ -354,7 +354,7 @@ struct KeyTile {
     pin(dv);
     place.step();
   }
-  /// -inf where the key (row) comes after the query (column), both counted from the same token.
+  /// Sets scores to -inf if the key (row) comes after the query (column), both counted from the same token.
   __device__ __forceinline__ void mask_later_keys() {
     const int row = (fresh_thread() >> 5 & 3) * 16 + (fresh_thread() >> 2 & 7) - 2 * (fresh_thread() & 3);
 #pragma unroll
@@ -365,7 +365,7 @@ struct KeyTile {
   }
 };
 
-/// Rows of C fragments at and after `rows`, counted from this lane's row g, become zero, whatever they are.
+/// Zeroes rows of C fragments at and after `rows`, counted from this lane's row g; their values may be undefined.
 template <int N>
 __device__ __forceinline__ void zero_rows_from(float (&c)[N][4], int rows) {
 #pragma unroll
@@ -375,7 +375,7 @@ __device__ __forceinline__ void zero_rows_from(float (&c)[N][4], int rows) {
       if (8 * (e / 2) >= rows) c[n][e] = 0;
 }
 
-/// One tile of a warpgroup.
+/// Processes one tile of a warpgroup.
 template <int D, class Args, class AnyWork, class AnyMeeting>
 __device__ __forceinline__ void take_keys(const Args& p, const BackwardMaps& maps, const AnyWork& work,
                                           const AnyMeeting& meeting, int round, Place<kSlots>& place, char* memory,
@@ -391,7 +391,7 @@ __device__ __forceinline__ void take_keys(const Args& p, const BackwardMaps& map
   clear(tile.dk);
   clear(tile.dv);
 #pragma unroll 1
-  for (int member = 0; member < p.heads_per_kv(); ++member) {  // heads of queries
+  for (int member = 0; member < p.heads_per_kv(); ++member) {  // query heads
     skip_slots<D>(shared, place, steps.skipped);
     if (member == 0) release_last_buffer(meeting, round);
     if (steps.skipped >= steps.count) continue;
@@ -408,11 +408,11 @@ __device__ __forceinline__ void take_keys(const Args& p, const BackwardMaps& map
     zero_rows_from(tile.dk, rows);
     zero_rows_from(tile.dv, rows);
   }
-  wait_for_warpgroup(group);  // nobody reads these keys and values any more
+  wait_for_warpgroup(group);  // all warps have read these keys and values
   store_tile(k, tile.dk, p.scale, p.scale);
   store_tile(v, tile.dv, 1.0f, 1.0f);
   publish();
-  const bool whole = work.stores_whole(p, group);  // as above
+  const bool whole = work.stores_whole(p, group);  // as in take_queries
   wait_for_warpgroup(group);
   if (!whole) {
     store_own<D>(p.dk, memory + own, p, work, work.row0 + 64 * group);
@@ -467,7 +467,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (Keys) take_keys<D>(p, maps, work, meeting, round, place, memory, group);
     else take_queries<D>(p, maps, work, meeting, round, place, memory, group);
   });
-  if (fresh_thread() % 128 == 0) wait_stores_read();  // shared memory outlives what reads it
+  if (fresh_thread() % 128 == 0) wait_stores_read();  // the block must not exit while its stores read shared memory
 #endif
 }
 
@@ -486,7 +486,7 @@ void launch(const Args& p, const LaunchContext& context) {
   const BackwardMaps maps{map_of(p, p.q, p.heads),     map_of(p, p.k, p.kv_heads), map_of(p, p.v, p.kv_heads),
                           map_of(p, p.dout, p.heads),  map_of(p, p.dq, p.heads),   map_of(p, p.dk, p.kv_heads),
                           map_of(p, p.dv, p.kv_heads)};
-  launch_kernel<D, false>(p, maps, context);  // makes delta
+  launch_kernel<D, false>(p, maps, context);  // computes delta
   launch_kernel<D, true>(p, maps, context);
 }
 

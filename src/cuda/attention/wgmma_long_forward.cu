@@ -1,13 +1,13 @@
 // Attention forward for bf16 with warpgroup products, for any number of tokens, causal or not, head sizes 64 and 128.
-// The frame (tiles, producer, ring) is told in wgmma_long.cuh, that of packed samples and grouped heads in
-// wgmma_long_packed.cuh.
+// wgmma_long.cuh describes the structure (tiles, producer, ring), wgmma_long_packed.cuh that for packed samples and
+// grouped heads.
 //
-// A warpgroup owns 64 queries and takes 128 keys at a time, from the last that its tile sees down to the first: then
-// only the first block needs masks; where the warpgroup sees no more than half of that, it takes half. Softmax as in
-// attention_forward.cuh. Two things overlap its exponentials with products: the scores of the next keys are asked for
-// together with the product of the last ones' probabilities with V, and only the former are waited for; and the
-// warpgroups take turns in asking, so that one's products run while the other has exponentials to do. The output leaves
-// through the place of the tile's queries.
+// A warpgroup owns 64 queries and processes 128 keys at a time, from the last that its tile sees down to the first:
+// then only the first block needs masks; if the warpgroup sees at most half of this block, it processes half. The
+// softmax is that of forward.cuh. Two techniques overlap its exponentials with products. The scores of the next keys
+// are started together with the product of the last probabilities with V, and only the scores are waited for. The
+// warpgroups also take turns in starting products, so that the products of one run during the exponentials of the
+// other. The output is stored through the memory of the tile's queries.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/wgmma_long_packed.cuh"
@@ -41,7 +41,7 @@ struct Layout {
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// Keys that a tile sees, and blocks of them; at least one, which may be masked wholly.
+/// Number of keys that a tile sees, and of blocks of them; at least one, which may be completely masked.
 template <class Args, class AnyWork>
 __device__ __forceinline__ int seen_keys(const Args& p, const AnyWork& work) {
   const int keys = work.keys(p);
@@ -52,7 +52,7 @@ __device__ __forceinline__ int key_blocks(const Args& p, const AnyWork& work) {
   return max(1, (seen_keys(p, work) + kKeys - 1) / kKeys);
 }
 
-/// The first keys of a block, to slot `slot` of K or V.
+/// Starts copying the first `Keys` keys of a block to slot `slot` of K or V.
 template <int D, int Keys>
 __device__ __forceinline__ void copy_keys(const CUtensorMap& map, uint32_t slot, int token, int h, const auto& work,
                                           const CopyBarrier& barrier) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void copy_keys(const CUtensorMap& map, uint32_t slot,
   start_copy<D, kKeys, Keys>(map, slot, token, h, work, barrier);
 }
 
-/// The producer: one warp. Of packed samples, it leaves out what does not exist.
+/// The producer, one warp. For packed samples it skips tokens that do not exist.
 template <int D, class Args, class AnyTiles, class AnyMeeting>
 __device__ __forceinline__ void produce(const Args& p, const ForwardMaps& maps, const AnyTiles& tiles,
                                         const AnyMeeting& meeting, unsigned* counter, uint32_t shared) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void produce(const Args& p, const ForwardMaps& maps, 
       const CopyBarrier v{shared + static_cast<uint32_t>(L::VFull + 8 * place.slot)};
       const uint32_t keys = shared + static_cast<uint32_t>(L::K + place.slot * L::Block);
       const uint32_t values = shared + static_cast<uint32_t>(L::V + place.slot * L::Block);
-      // No warpgroup takes more of such a block (see consume_tile).
+      // No warpgroup processes more than half of such a block (see consume_tile).
       const bool half = Args::kPacked && seen_keys(p, work) - block * kKeys <= kKeys / 2;
       ThreadBarrier{shared + static_cast<uint32_t>(L::KFree + 8 * place.slot)}.wait(place.phase - 1);
       if (half) copy_keys<D, kKeys / 2>(maps.k, keys, block * kKeys, kv_head, work, k);
@@ -98,7 +98,7 @@ __device__ __forceinline__ void produce(const Args& p, const ForwardMaps& maps, 
   });
 }
 
-/// The warpgroups' turns in asking for products: each sync is matched by the other's arrive.
+/// The warpgroups' turns in starting products: each sync is matched by the other's arrive.
 __device__ __forceinline__ void take_turn(int group) {
   asm volatile("bar.sync %0, 256;\n" ::"r"(1 + kGroups + group) : "memory");
 }
@@ -106,12 +106,12 @@ __device__ __forceinline__ void give_turn(int group) {
   asm volatile("bar.arrive %0, 256;\n" ::"r"(1 + kGroups + (group ^ 1)) : "memory");
 }
 
-/// What a thread knows about rows g and g + 8 of its warp's 16 queries, as RowState.
+/// The softmax state of rows g and g + 8 of a warp's 16 queries, like RowState.
 struct Softmax {
   float base[2], sum[2];
 };
 
-/// Scores to probabilities, relative to the base.
+/// Converts scores to probabilities relative to the base.
 template <int N>
 __device__ __forceinline__ void take_exponentials(float (&s)[N][4], Softmax& state, float scale_log2) {
 #pragma unroll
@@ -123,8 +123,8 @@ __device__ __forceinline__ void take_exponentials(float (&s)[N][4], Softmax& sta
     }
 }
 
-/// Stores lse of this warp's queries, and out = o / sum to the place of the queries, at `tile`; starts storing it from
-/// there.
+/// Stores lse of this warp's queries; writes out = o / sum to the memory of the queries, at `tile`, and starts storing
+/// it from there.
 template <int D, class Args, class AnyWork>
 __device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const Softmax& state, const Args& p,
                                               const ForwardMaps& maps, const AnyWork& work, uint32_t tile,
@@ -141,7 +141,7 @@ __device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const 
           sum > 0 ? (state.base[half] + log2f(sum)) * kLn2 : -INFINITY;
   }
   __syncwarp();
-  wait_for_warpgroup(group);  // nobody reads these queries any more
+  wait_for_warpgroup(group);  // all warps have read these queries
   store_tile(tile, o, factor[0], factor[1]);
   publish();
   const bool whole = work.stores_whole(p, group);  // read before the last barrier: see release_last_buffer
@@ -156,16 +156,16 @@ __device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const 
   __syncwarp();
 }
 
-/// A warpgroup's work on one tile.
+/// The work of a warpgroup on one tile.
 template <int D, class Args>
 struct Consumer {
   using L = Layout<D>;
   const Args& p;
-  const uint32_t shared, queries;  // shared address of everything, and of the queries
+  const uint32_t shared, queries;  // shared address of all memory, and of the queries
   const int group;
-  Place<kSlots>& place;            // of the key block at hand; at the end, of the next tile's first
+  Place<kSlots>& place;            // of the current key block; at the end, of the next tile's first
   float o[D / 8][4], s[kKeys / 8][4];
-  uint32_t a[kKeys / 16][4];       // probabilities of the key block at hand
+  uint32_t a[kKeys / 16][4];       // probabilities of the current key block
   Softmax state;
 
   __device__ __forceinline__ CopyBarrier full(int offset, const Place<kSlots>& at) const {
@@ -181,7 +181,7 @@ struct Consumer {
     return uniform(shared + static_cast<uint32_t>(L::V + at.slot * L::Block));
   }
 
-  /// Starts o += P V with the first `Keys` keys of a block.
+  /// Starts o += P V for the first `Keys` keys of a block.
   template <int Keys>
   __device__ __forceinline__ void start_output(const Place<kSlots>& at) {
     uint32_t weights[Keys / 16][4];
@@ -193,7 +193,7 @@ struct Consumer {
     commit_products();
   }
 
-  /// The first block, `block`: its first `Keys` keys, with masks.
+  /// Processes the first block, `block`: its first `Keys` keys, with masks.
   template <int Keys, class AnyWork, class AnyMeeting>
   __device__ __forceinline__ void first_block(const AnyWork& work, const AnyMeeting& meeting, int round, int block) {
     const float scale_log2 = p.scale * kLog2e;
@@ -215,7 +215,7 @@ struct Consumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float top = row_top(first, half, scale_log2);
-      state.base[half] = top == -INFINITY ? 0.0f : top;  // a row that sees no key
+      state.base[half] = top == -INFINITY ? 0.0f : top;  // the row sees no key
       state.sum[half] = 0;
     }
     take_exponentials(first, state, scale_log2);
@@ -223,7 +223,7 @@ struct Consumer {
     for (int k = 0; k < Keys / 16; ++k) pack_a(a[k], first[2 * k], first[2 * k + 1]);
   }
 
-  /// The output of the block at hand, of which `Keys` keys count, and the probabilities of the next.
+  /// Computes the output of the current block, whose first `Keys` keys count, and the probabilities of the next.
   template <int Keys>
   __device__ __forceinline__ void next_block() {
     const float scale_log2 = p.scale * kLog2e;
@@ -279,20 +279,20 @@ struct Consumer {
     place.step();
   }
 
-  /// The first two of `blocks` key blocks, `First` keys of the first of them.
+  /// Processes the first two of `blocks` key blocks; only `First` keys of the first of them.
   template <int First, class AnyWork, class AnyMeeting>
   __device__ __forceinline__ void start_tile(const AnyWork& work, const AnyMeeting& meeting, int round, int blocks) {
     first_block<First>(work, meeting, round, blocks - 1);
     if (blocks > 1) next_block<First>();
     else last_output<First>();
   }
-  /// Passes over a tile's key blocks, for a warpgroup that has no queries there.
+  /// Skips a tile's key blocks, for a warpgroup that has no queries in the tile.
   __device__ __forceinline__ void skip_blocks(int blocks) {
 #pragma unroll 1
     for (int left = blocks; left > 0; --left, place.step()) {
       full(L::KFull, place).wait(place.phase);
       arrive_warp(free(L::KFree, place));
-      if (left < blocks) {  // next_block's turn
+      if (left < blocks) {  // the turn of next_block
         take_turn(group);
         give_turn(group);
       }
@@ -314,7 +314,7 @@ __device__ __forceinline__ void consume_tile(const Args& p, const ForwardMaps& m
   if (!work.has_tokens(p, group)) {
     release_last_buffer(meeting, round);
     consumer.skip_blocks(blocks);
-    wait_for_warpgroup(group);  // all have read what they need of this tile
+    wait_for_warpgroup(group);  // all threads have read what they need of this tile
     return;
   }
   const int seen = p.causal ? min(keys, work.row0 + 64 * (group + 1)) : keys;
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     consume_tile<D>(p, maps, work, meeting, round, place, memory, group);
   });
   if (group == 0) take_turn(0);  // the last turn that warpgroup 1 gave
-  if (fresh_thread() % 128 == 0) wait_stores_read();  // shared memory outlives what reads it
+  if (fresh_thread() % 128 == 0) wait_stores_read();  // the block must not exit while its stores read shared memory
 #endif
 }
 

@@ -1,41 +1,41 @@
-// Which tiles the long warpgroup kernels have of packed samples (see wgmma_long.cuh), in which order; grouped heads of
-// samples of equally many rows take the same way.
+// Tiles of the long warpgroup kernels (see wgmma_long.cuh) for packed samples, and their order; also used for grouped
+// heads of samples with equal length.
 //
-// The samples' rows are in device memory, and a captured launch must fit others of the same shapes. So each block makes
-// a table when it starts: the samples by their number of tiles, most tiles first. The list of tiles goes by the work in
-// them, most work first: all tiles with W blocks of the other side, then those with W - 1, ...; the samples that have
-// such a tile are the first so many of the table. Of the samples, some heads are taken together, as many as have their
-// operands fit in the L2 cache. A block's tiles have ascending positions in that list: its producer keeps a cursor into
-// it, and posts each tile for the consumers with what they need to know about the sample.
+// The samples' lengths are in device memory, and a captured launch must work for other samples of the same shapes. So
+// each block builds a table when it starts: the samples sorted by their number of tiles, most tiles first. The list of
+// tiles is sorted by work, most work first: all tiles with W blocks of the other side, then those with W - 1, ...; the
+// samples that have such a tile are at the start of the table. As many heads are processed together as have operands
+// that fit in the L2 cache. The positions of a block's tiles in this list ascend: its producer keeps a cursor into the
+// list and posts each tile, with the data of its sample, for the consumers.
 #pragma once
 
 #include "cuda/attention/wgmma_long.cuh"
 
 namespace blipft::attention::wgmma_long {
 
-/// The order of the tiles, from the host.
+/// The order of the tiles, as far as the host knows it.
 struct PackedSchedule {
-  int heads, heads_at_once;  ///< of queries, or of keys where tiles are of these
-  bool last_first;           ///< a sample's last tile has most work, not the first
+  int heads, heads_at_once;  ///< number of query heads, or of key heads if tiles are of keys
+  bool last_first;           ///< a sample's last tile has most work; else its first
 
-  /// Two operands of the other side are read by every tile of a head. of_keys: tiles are of keys.
+  /// Every tile of a head reads two operands of the other side. of_keys: tiles are of keys.
   static PackedSchedule make(const Params& p, bool of_keys, bool last_first) {
     const int64_t kv_head_bytes = int64_t{2} * p.rows * p.head_size * 2, other_bytes = kv_head_bytes * p.group;
     const auto at_once = static_cast<int>(
         std::clamp<int64_t>(kCacheBytes / (of_keys ? other_bytes : kv_head_bytes), 1, p.kv_heads));
     return {of_keys ? p.kv_heads : p.heads, of_keys ? at_once : at_once * p.group, last_first};
   }
-  /// Blocks for any samples of this shape.
+  /// Returns the number of blocks, for any samples of this shape.
   unsigned grid(const Params& p, const LaunchContext& context) const {
     const int64_t most = int64_t{heads} * (p.rows / kRows + p.batch);
     return static_cast<unsigned>(std::min<int64_t>(most, context.sm_count));
   }
 };
 
-/// One tile, as Work. It lies in shared memory, where the consumers read it anew.
+/// One tile, like Work. It is in shared memory, from which the consumers reload it.
 struct PackedWork {
   int b, h, row0;                // b: -1: there are no more tiles
-  int sample_rows, sample_keys;  // rows of the sample, and how many of its keys its queries see
+  int sample_rows, sample_keys;  // rows of the sample, and number of its keys that its queries see
   int token, sample;             // map_token(), map_sample()
 
   __device__ __forceinline__ int rows(const Params&) const { return sample_rows; }
@@ -48,16 +48,16 @@ struct PackedWork {
   }
 };
 
-/// In shared memory.
+/// The table in shared memory.
 struct alignas(16) PackedTable {
   uint32_t samples[kMostSamples];  ///< tiles << 16 | 0xffff - sample, descending
   PackedWork posted[2];            ///< Meeting::posted
-  int total;                       ///< tiles of a head of all samples
-  // The producer's cursor: tiles before those of this level; how many blocks of work tiles have there, and how many
-  // samples such a tile; the first of the heads that are taken together.
+  int total;                       ///< tiles of a head, over all samples
+  // The producer's cursor: number of tiles before this level; blocks of work per tile at this level; number of samples
+  // with such a tile; first of the heads that are processed together.
   int before, level, count, head0;
 
-  /// By all threads of the block, before a barrier.
+  /// Fills the table. All threads of the block must call it, before a barrier.
   __device__ __forceinline__ void fill(const PackedParams& p, const PackedSchedule& schedule) {
     static_assert(kMostSamples <= kThreads && kMostSamples < 0xffff);
     const int thread = fresh_thread();
@@ -69,7 +69,7 @@ struct alignas(16) PackedTable {
     __syncthreads();
     int place = 0, tiles = 0;
     if (thread < p.batch)
-      for (int i = 0; i < p.batch; i += 4) {  // places after the last sample hold 0
+      for (int i = 0; i < p.batch; i += 4) {  // entries after the last sample are 0
         const uint4 x = *reinterpret_cast<const uint4*>(samples + i);
         place += (x.x > own) + (x.y > own) + (x.z > own) + (x.w > own);
         tiles += static_cast<int>((x.x >> 16) + (x.y >> 16) + (x.z >> 16) + (x.w >> 16));
@@ -78,12 +78,13 @@ struct alignas(16) PackedTable {
     if (thread < p.batch) samples[place] = own;
     if (thread == 0) {
       total = tiles;
-      before = count = 0, level = 1, head0 = -schedule.heads_at_once;  // move_to goes on to the first level
+      before = count = 0, level = 1, head0 = -schedule.heads_at_once;  // move_to() advances to the first level
     }
   }
   __device__ __forceinline__ int tiles_at(int place) const { return static_cast<int>(samples[place] >> 16); }
 
-  /// To the level of `position`, which is in the list and does not go back. One thread.
+  /// Moves the cursor to the level of `position`, which must be in the list and must not decrease. Called by one
+  /// thread.
   __device__ __forceinline__ void move_to(const PackedParams& p, const PackedSchedule& schedule, int position) {
     while (true) {
       const int width = min(schedule.heads_at_once, schedule.heads - head0) * count;
@@ -102,7 +103,7 @@ using ScheduleOf = std::conditional_t<Args::kPacked, PackedSchedule, Schedule>;
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// The tiles, for the walks of wgmma_long.cuh. A tile is posted as PackedWork.
+/// The tiles for the loops of wgmma_long.cuh. A tile is posted as a PackedWork.
 struct PackedTiles {
   const PackedSchedule& schedule;
   PackedTable* table;
@@ -136,7 +137,8 @@ struct PackedTiles {
   }
 };
 
-/// The tiles of a kernel. All threads of the block, before a barrier of it; `table` has kTableBytes<Args>.
+/// Returns the tiles of a kernel. All threads of the block must call it, before a barrier; `table` has
+/// kTableBytes<Args>.
 __device__ __forceinline__ Tiles make_tiles(const Params&, const Schedule& schedule, char*) { return {schedule}; }
 __device__ __forceinline__ PackedTiles make_tiles(const PackedParams& p, const PackedSchedule& schedule, char* table) {
   PackedTiles tiles{schedule, reinterpret_cast<PackedTable*>(table)};

@@ -1,9 +1,9 @@
-// What the attention kernels with warpgroup products for heads of 129 to 256 have in common (wgmma_wide_forward.cu,
+// Common code of the attention kernels with warpgroup products for heads of 129 to 256 (wgmma_wide_forward.cu,
 // wgmma_wide_backward.cu): bf16, any number of tokens, ScoreParams, no dropout.
 //
-// A block of two warpgroups takes one tile, as the mma.sync kernels do: all threads copy the next rows with cp.async
-// while the block works on the last. Tiles lie in shared memory as those of wgmma_long.cuh: 4 parts of 64 columns,
-// zeros from head_size on. A warpgroup's 64 x 256 accumulator takes 128 registers a thread, as two halves of the
+// A block of two warpgroups processes one tile, like the mma.sync kernels: all threads copy the next rows with cp.async
+// while the block processes the last. Tiles in shared memory are like those of wgmma_long.cuh: 4 parts of 64 columns,
+// zeros from head_size on. A warpgroup's 64 x 256 accumulator takes 128 registers per thread, as two halves of the
 // columns.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace blipft::attention {
 
-// Launchers; each returns false when the shape is not one of its own.
+// Launchers; each returns false if it does not support the arguments.
 bool wgmma_wide_forward(const ScoreParams&, cudaStream_t);
 bool wgmma_wide_backward(const ScoreParams&, cudaStream_t);
 
@@ -19,12 +19,12 @@ namespace wgmma_wide {
 
 constexpr int D = 256, kThreads = 256, kHalf = D / 2;
 
-/// Whether the kernels are for this.
+/// True if the kernels support these arguments.
 inline bool fits(const ScoreParams& p) {
   return p.wgmma && p.wide && !p.dropout && p.head_size > 128 && p.head_size <= D;
 }
 
-/// Bytes of a tile of `rows` rows.
+/// Returns the bytes of a tile of `rows` rows.
 constexpr int tile_bytes(int rows) { return rows * D * 2; }
 
 #ifdef BLIPFT_WGMMA_CODE
@@ -40,7 +40,7 @@ __device__ __forceinline__ void load_tile(uint32_t tile, const bf16* head, int64
   static_assert(kStep == 8, "all of a thread's rows have one swizzle");
   const int thread = fresh_thread(), c = thread % kChunks, r = thread / kChunks;
   const bf16* source = head + (row0 + r) * row_stride + c * 8;
-  const int existing = c * 8 < head_size ? valid - row0 - r : 0;  // rows from the first `source` on
+  const int existing = c * 8 < head_size ? valid - row0 - r : 0;  // number of rows from the first `source` on
   const uint32_t target = tile + static_cast<uint32_t>(c / 8 * Rows * 128 + r * 128 + ((c % 8 ^ r) << 4));
   const int64_t step = kStep * row_stride;
 #pragma unroll
@@ -48,14 +48,14 @@ __device__ __forceinline__ void load_tile(uint32_t tile, const bf16* head, int64
     copy16_async(target + static_cast<uint32_t>(i * 128), source, i < existing);
 }
 
-/// This thread's copies have arrived; with those of the others, all can be read by products.
+/// Waits until all threads' copies have arrived and can be read by products.
 __device__ __forceinline__ void wait_for_tiles() {
   wait_copies<0>();
   publish();
   __syncthreads();
 }
 
-/// An accumulator of 64 x 256: halves of the columns.
+/// An accumulator of 64 x 256 as two halves of the columns.
 struct Rows64 {
   float half[2][1][kHalf / 8][4];
 
@@ -67,7 +67,7 @@ struct Rows64 {
     pin(half[0][0]);
     pin(half[1][0]);
   }
-  /// += A B for A of 64 x 16 * K in registers and the first 16 * K of the `Rows` rows of the tile at b. Not waited for.
+  /// Starts += A B for A of 64 x 16 * K in registers and the first 16 * K of the `Rows` rows of the tile at b.
   template <int Rows, int K>
   __device__ __forceinline__ void add(const uint32_t (&a)[K][4], uint32_t b) {
     constexpr uint32_t kPart = Rows * 128;
@@ -87,7 +87,7 @@ struct Rows64 {
 #pragma unroll
         for (int e = 0; e < 4; ++e) half[i][0][n][e] *= factor[e / 2];
   }
-  /// Times `factor` to a warp's 16 rows of a head from row0 on, below `rows`.
+  /// Stores the accumulator times `factor` in a warp's 16 rows of a head from row0 on, below `rows`.
   __device__ __forceinline__ void store(float factor, bf16* head, int64_t row_stride, int row0, int rows,
                                         int head_size) {
 #pragma unroll
@@ -96,15 +96,15 @@ struct Rows64 {
   }
 };
 
-/// A warp's 16 x 16 * K scores as A operands.
+/// Converts a warp's 16 x 16 * K scores to A operands.
 template <int K>
 __device__ __forceinline__ void pack_rows(uint32_t (&a)[K][4], const float (&s)[2 * K][4]) {
 #pragma unroll
   for (int k = 0; k < K; ++k) pack_a(a[k], s[2 * k], s[2 * k + 1]);
 }
 
-/// A barrier that no one ever arrives at, which lets those pass that wait for the phase before its first: see
-/// stay_before() of wgmma_long.cuh.
+/// A barrier at which no thread ever arrives. A wait for the phase before its first returns at once: see stay_before()
+/// of wgmma_long.cuh.
 struct Fence {
   CopyBarrier barrier;
 

@@ -1,10 +1,10 @@
-// Attention backward for bf16 with warpgroup products for what wgmma_wide_forward.cu takes (formulas: backward.cuh).
-// The frame is told in wgmma_wide.cuh. After the row sums of backward_long.cuh, two kernels:
+// Attention backward for bf16 with warpgroup products, for the arguments of wgmma_wide_forward.cu (formulas:
+// backward.cuh). wgmma_wide.cuh describes the structure. After the row sums of backward_long.cuh, two kernels run:
 //
-//   dkv: as that of backward_wide.cuh, with a warpgroup in place of the four first warps of the pairs, and one of the
-//        seconds: 64 keys a block, 64 queries a step, 209 KB. dS^T is computed while dV is made.
-//   dq:  128 queries a block, 64 a warpgroup, 32 keys a step. S and dP are asked for together with the dQ of the step
-//        before, of which K stays for it: 209 KB.
+//   dkv: like that of backward_wide.cuh, with one warpgroup for the first warps of the pairs and one for the second
+//        warps: 64 keys per block, 64 queries per step, 209 KB. dS^T is computed while dV is.
+//   dq:  128 queries per block, 64 per warpgroup, 32 keys per step. S and dP are started together with dQ of the
+//        preceding step, whose K is kept for it: 209 KB.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward_wide.cuh"
@@ -19,7 +19,7 @@ constexpr int kStep = 64, kKeys = 64;                 // dkv: queries of a step,
 constexpr int kQueries = 128, kStepKeys = 32;         // dq: queries of a block, keys of a step
 using KvLayout = backward_wide::KvLayout<kStep>;
 
-/// Byte offsets in shared memory of dq.
+/// Byte offsets in the shared memory of dq.
 struct QLayout {
   static constexpr int Own = tile_bytes(64), Q = 0, Dout = 2 * Own;     // [warpgroup]
   static constexpr int Block = tile_bytes(kStepKeys), K = 4 * Own, V = K + 3 * Block;  // [3], [2]
@@ -27,7 +27,7 @@ struct QLayout {
   static constexpr int Fence = Numbers + 2 * kQueries * 4, Table = Fence + 16;
 };
 
-// 77 lines for the reason that backward_long's has.
+// The kernel has 77 lines for the same reason as in backward_long.cuh.
 __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __grid_constant__ ScoreParams p) {
 #ifdef BLIPFT_WGMMA_CODE
   using L = KvLayout;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __gri
   float* table = reinterpret_cast<float*>(memory + L::Table);
   const bf16* q = head_of<const bf16>(p, p.q, b, first_head);
   const bf16* dout = head_of<const bf16>(p, p.dout, b, first_head);
-  StepNumbers<kStep> numbers;  // of the step that was asked for last
+  StepNumbers<kStep> numbers;  // of the step that was requested last
   const auto load_block = [&](int stage, int member, int query0) {
     const uint32_t offset = shared + static_cast<uint32_t>(stage * L::Block);
     const int skip = member * p.head_size;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __gri
     commit_copies();
     numbers.fetch(p, b, first_head + member, query0);
   };
-  load_relative<kThreads>(table, p, first_head);  // no other head reads these keys
+  load_relative<kThreads>(table, p, first_head);  // no other head uses these keys
   const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   load_tile<kKeys>(shared + L::K, key_head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0, kv_length,
                    p.head_size);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __gri
 #pragma unroll 1
   while (query0 < end) {
     numbers.store(lse, delta, stage);
-    wait_for_tiles();  // this stage is there, the other one and `place` are free
+    wait_for_tiles();  // this stage has arrived, the other one and `place` are free
     const uint32_t q_tile = shared + static_cast<uint32_t>(L::Q + stage * L::Block);
     const uint32_t dout_tile = shared + static_cast<uint32_t>(L::Dout + stage * L::Block);
     float s[8][4];
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __gri
 #endif
 }
 
-// 100 lines: a walk over keys in five parts, as the forward's.
+// The kernel has 100 lines: a loop over keys in five parts, like the forward's.
 __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid_constant__ ScoreParams p) {
 #ifdef BLIPFT_WGMMA_CODE
   using L = QLayout;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
   const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   const int first = first_block(tile, q0, kStepKeys);
   const int blocks = (tile.limit(q0 + kQueries - 1) + kStepKeys - 1) / kStepKeys;
-  // The steps in which this warpgroup sees keys.
+  // The range of steps in which this warpgroup sees keys.
   const int seen = first_block(tile, group_row0, kStepKeys);
   const int end = group_row0 < queries ? (tile.limit(group_row0 + 63) + kStepKeys - 1) / kStepKeys : 0;
   const auto k_tile = [&](int j) { return shared + static_cast<uint32_t>(L::K + (j - first) % 3 * L::Block); };
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
   Rows64 dq;
   dq.clear_all();
   float s[1][kStepKeys / 8][4], dp[1][kStepKeys / 8][4];
-  uint32_t ds[kStepKeys / 16][4];  // of the step before
+  uint32_t ds[kStepKeys / 16][4];  // of the preceding step
   const auto start_scores = [&](int j) {
     begin_products();
     multiply_rows_transposed<D, kStepKeys>(s[0], own_q, uniform(k_tile(j)));
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
     load_next(j);
   }
   if (seen < end) {
-    wait_for_tiles();  // this step's K and V are there; free are V of the last, and K of the one before it
+    wait_for_tiles();  // this step's K and V have arrived; V of the last step and K of the step before it are free
     start_scores(j);
     load_next(j);
     wait_products<1>();
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
       pack_rows(ds, s[0]);
     }
     begin_products();
-    start_dq(j - 1);  // its K stays until the next step but one
+    start_dq(j - 1);  // its K is kept until the step after the next
     wait_products<0>();
     dq.pin_all();
   }

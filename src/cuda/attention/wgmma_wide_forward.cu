@@ -1,9 +1,9 @@
-// Attention forward for bf16 with warpgroup products, heads of 129 to 256 (Gemma), any number of tokens, within windows
-// or not, with caps and relative positions or not, packed or not. The frame is told in wgmma_wide.cuh.
+// Attention forward for bf16 with warpgroup products for heads of 129 to 256 (Gemma) and any number of tokens,
+// optionally with windows, caps, relative positions and packing. wgmma_wide.cuh describes the structure.
 //
-// A block has 128 queries, 64 a warpgroup, and takes 64 keys a step: 192 KB. A step's scores are asked for together
-// with the product of the last step's probabilities with V, and only the former are waited for: the exponentials are
-// taken while the latter runs. So V arrives one step after K.
+// A block has 128 queries, 64 per warpgroup, and processes 64 keys per step: 192 KB. A step's scores are started
+// together with the product of the last step's probabilities with V, and only the scores are waited for: the
+// exponentials are computed during the product. V therefore arrives one step after K.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/wgmma_wide.cuh"
@@ -25,12 +25,12 @@ struct Layout {
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// What a thread knows about rows g and g + 8 of its warp's 16 queries, as RowState.
+/// The softmax state of rows g and g + 8 of a warp's 16 queries, like RowState.
 struct Softmax {
   float base[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
-  /// Scores to probabilities relative to the base, which moves where the scores exceed it by far. Returns whether it
-  /// did, for any row of the warp, and by what the output has to be multiplied then.
+  /// Converts scores to probabilities relative to the base, which is updated if scores exceed it by more than kSlack.
+  /// Returns true if it was updated for any row of the warp; `shrink` is then the factor of the output.
   template <int N>
   __device__ __forceinline__ bool take(float (&s)[N][4], float scale_log2, float (&shrink)[2]) {
     const float top[2] = {row_top(s, 0, scale_log2), row_top(s, 1, scale_log2)};
@@ -44,7 +44,7 @@ struct Softmax {
         sum[half] *= shrink[half];
       }
     }
-    // A row that has seen no key yet has base -inf; its scores are -inf too and must become 0, not NaN.
+    // A row that has not seen a key has base -inf; its scores are -inf too and must become 0, not NaN.
     const float from[2] = {base[0] == -INFINITY ? 0.0f : base[0], base[1] == -INFINITY ? 0.0f : base[1]};
 #pragma unroll
     for (int n = 0; n < N; ++n)
@@ -57,7 +57,7 @@ struct Softmax {
   }
 };
 
-/// out = o / sum and lse of a warp's 16 queries from row0 on.
+/// Stores out = o / sum and lse of a warp's 16 queries from row0 on.
 __device__ __forceinline__ void store_queries(Rows64& o, const Softmax& state, const ScoreParams& p, int b, int h,
                                               int row0) {
   const int g = (fresh_thread() & 31) >> 2, rows = p.queries(b);
@@ -77,7 +77,7 @@ __device__ __forceinline__ void store_queries(Rows64& o, const Softmax& state, c
 
 #endif  // BLIPFT_WGMMA_CODE
 
-// 100 lines: a walk over keys in five parts, which share the addresses of all tiles.
+// The kernel has 100 lines: a loop over keys in five parts, which share the addresses of all tiles.
 __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const __grid_constant__ ScoreParams p) {
 #ifdef BLIPFT_WGMMA_CODE
   using L = Layout;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const _
   fence.init();
   const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
   const int first = first_block(tile, q0, kKeys), blocks = (tile.limit(q0 + kQueries - 1) + kKeys - 1) / kKeys;
-  // The steps in which this warpgroup sees keys.
+  // The range of steps in which this warpgroup sees keys.
   const int seen = first_block(tile, group_row0, kKeys);
   const int end = group_row0 < queries ? (tile.limit(group_row0 + 63) + kKeys - 1) / kKeys : 0;
   load_tile<64>(shared + L::Q, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const _
   o.clear_all();
   Softmax state;
   float s[1][kKeys / 8][4], shrink[2];
-  uint32_t weights[kKeys / 16][4];  // probabilities of the step before
+  uint32_t weights[kKeys / 16][4];  // probabilities of the preceding step
   const auto start_scores = [&](int j) {
     begin_products();
     multiply_rows_transposed<D, kKeys>(s[0], own, uniform(shared + static_cast<uint32_t>(L::K + (j & 1) * L::Block)));
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const _
     load_next(j);
   }
   if (seen < end) {
-    wait_for_tiles();  // K of this step and V of the last are there, those of the steps before are free
+    wait_for_tiles();  // K of this step and V of the last have arrived; those of earlier steps are free
     start_scores(j);
     load_next(j);
     wait_products<0>();

@@ -264,8 +264,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArg
       keys[u].unpacked(key);
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        float score = score_of_key<L>(q[g], key, args.cap);  // computed by all lanes, because lanes without a key join
-                                                             // the shuffles
+        float score = score_of_key<L>(q[g], key, args.cap);  // lanes without a key join its shuffles
         if (args.relative && g < heads)
           score += kLog2E * args.relative_score(first_head + g, j + u * kStride + 1 - shares.end);
         scores[u][g] = j + u * kStride < end ? score : -INFINITY;

@@ -25,8 +25,7 @@ namespace blipft {
 namespace {
 
 constexpr int kMostRows = 4;                  // rows of x in one launch
-constexpr int64_t kFewRows = 8;               // number of rows up to which this is faster than decoding the matrix
-                                              // first
+constexpr int64_t kFewRows = 8;               // maximum rows for which this beats decoding the matrix first
 constexpr int kTableRow = 256, kTableBytes = 256 * kTableRow;  // 128 bytes of each row are the 32 copies
 __constant__ const CodeTable<16> kNf4Values = kNf4;
 
