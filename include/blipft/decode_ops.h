@@ -39,8 +39,7 @@ struct BeginTexts {
   Tensor memory_rows;           ///< i32 [R], optional: number of encoder rows of each prompt
   DecodeState state;            ///< in and out
   Tensor memory_lengths;        ///< i32 [S], in and out: memory_rows of the text in each slot; goes with memory_rows
-  Tensor sources;               ///< i32 [S, C], in and out: see AttentionDecode. Optional; this and all below are given
-                                ///< together
+  Tensor sources;               ///< i32 [S, C], in and out: see AttentionDecode. Optional, together with all below
   Tensor finished_lengths;      ///< i32 [G, B], in and out: set to 0
   Tensor finished_scores;       ///< f32 [G, B], in and out: set to the score of missing beams
   Tensor closed;                ///< i32 [G], in and out: set to 0
@@ -120,8 +119,7 @@ struct TokenRules {
 /// backends choose bitwise the same tokens for the same logits: equal scores are ordered by id.
 struct PickTokens {
   Tensor logits;                ///< [R, V], compute dtype
-  Tensor slots;                 ///< i32 [R], optional: slot of each row, negative: none; absent: row r belongs to slot
-                                ///< r
+  Tensor slots;                 ///< i32 [R], optional: slot of each row, negative: none; absent: row r is of slot r
   TokenRules rules;
   Tensor scores;                ///< f32 [R, V]: with `sample` an output: scores after the rules of rows that got a
                                 ///< token, -inf for removed tokens; without `sample` scratch

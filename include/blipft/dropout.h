@@ -12,8 +12,7 @@ namespace blipft {
 /// for the maximum number of rows of a sample.
 struct Packing {
   Tensor starts;                ///< i32 [samples + 1], not descending, from 0 to M
-  Tensor padded_rows;           ///< i32 [M]: sample * maximum + row in the sample, which is the row's index in a padded
-                                ///< batch
+  Tensor padded_rows;           ///< i32 [M]: sample * maximum + row in the sample: the row's index in a padded batch
   explicit operator bool() const { return static_cast<bool>(starts); }
 };
 

@@ -81,8 +81,7 @@ struct LinearBackwardInput {
   Tensor dbias;                 ///< [K] parameter gradient, optional: column sums of dx (bias of the preceding layer)
   bool accumulate_dbias = false;
   Fp8Matrix dy8, wt8;           ///< as LinearForward::x8: dy [M, N], and the transpose of w [K, N]
-  Tensor amax;                  ///< f32 [1], in and out, optional, only with an activation: raised to the largest |dx|
-                                ///< (Fp8Magnitude)
+  Tensor amax;                  ///< f32 [1], in and out, optional, with an activation only: raised to the largest |dx|
   MatrixView dx;                ///< [M, K], out
 };
 

@@ -237,8 +237,8 @@ __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernel
   for (int i = 0; i < N; ++i) x[i] = block.keeps(first + i, args.threshold) ? x[i] * args.scale : 0.0f;
 }
 
-/// True for the last of `count` blocks to call this. This block then sees all earlier writes of the other blocks, if it
-/// bypasses L1. The counter is reset to zero.
+/// True for the last of `count` blocks to call this. This block then sees all earlier writes of the other blocks if its
+/// loads bypass the L1 cache. The counter is reset to zero.
 __device__ __forceinline__ bool last_block(unsigned* counter, unsigned count) {
   __shared__ bool last;
   __threadfence();

@@ -81,7 +81,7 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
   for (; running < beams; ++running) plan.next[running] = {kNoBeamScore, best[0].beam, best[0].token};
   for (int64_t b = 0; b < beams; ++b) scores[b] = plan.next[b].score;
 
-  // Those of the first B candidates that have ended join the finished beams.
+  // Candidates among the first B that have ended join the finished beams.
   for (int64_t b = 0; b < beams; ++b) plan.finished_from[b] = static_cast<int32_t>(b);
   const bool full_before = finished_lengths[beams - 1] > 0;
   const bool takes = a.closed[text] == 0 && !(full_before && a.early_stopping == EarlyStopping::yes);

@@ -18,8 +18,8 @@ constexpr Fp8Form fp8_form(DType dtype) {
   return dtype == DType::f8e4m3 ? Fp8Form{3, 7, 8} : Fp8Form{2, 15, 15};
 }
 
-/// Returns the largest exponent for which `largest` * 2^exponent is representable. `largest`: bits of a matrix's
-/// largest |x|.
+/// Returns the largest exponent in [-126, 126] for which largest * 2^exponent is at most the largest fp8 number; 0 if
+/// `largest`, the bits of a matrix's largest |x|, is zero or not finite.
 constexpr int fp8_exponent(uint32_t largest, DType dtype) {
   constexpr uint32_t kSignificand = 0x007fffffu, kThreeQuarters = 0x00600000u;
   if (largest == 0 || largest >= 0x7f800000u) return 0;

@@ -48,7 +48,7 @@ BLIPFT_HOST_DEVICE bool is_finite(float x) { return (bits_of(x) & 0x7f800000u) !
 /// Returns a b, rounded before anything is added to it.
 BLIPFT_HOST_DEVICE float rounded_product(float a, float b) { return fmaf(a, b, 0.0f); }
 
-/// Returns e^x for x <= 0 with an error below 2^-23 e^x; 0 if x <= -80.
+/// Returns e^x for x <= 0, accurate to 2^-23; 0 if x <= -80.
 BLIPFT_HOST_DEVICE float exp_of(float x) {
   if (!(x > -80.0f)) return 0;
   const float n = fmaf(x, 1.44269504f, 12582912.0f) - 12582912.0f;  // rounds to the nearest integer

@@ -6,7 +6,7 @@
 //   tiles go first, in snake order, so that the warps end together. Query fragments are loaded once per tile.
 //     MT = 2 (two blocks per SM): every K and V fragment feeds 4 mma; with MT = 1 it would feed 2, and shared-memory
 //       bandwidth would be the limit. For many queries: the vision tower's 257 x 257, head size 88 -> 96. 257 = 8 * 32
-//       + 1: the last row is not a separate tile (which would cost 4 warps the time of one more tile, 1/3 of the total);
+//       + 1: the last row is not a separate tile (which would cost 4 warps the time of one more tile, 1/3 of all);
 //       the four warps divide its keys instead and merge their partial sums through shared memory.
 //     MT = 1 (four blocks per SM): short sequences (language model 82 x 82, Q-Former), bound by latency and device
 //       memory; and all dropout.

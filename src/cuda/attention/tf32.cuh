@@ -2,7 +2,7 @@
 // products of mma.m16n8k8 fragments with them. With g = lane / 4 and t = lane % 4 of a lane:
 //   A (16 x 8): a0 = (g, t), a1 = (g+8, t), a2 = (g, t+4), a3 = (g+8, t+4)
 //   B (8 x 8):  b0 = (t, g), b1 = (t+4, g)                                 (row k, column n)
-//   C (16 x 8): c0, c1 = (g, 2t..2t+1), c2, c3 = (g+8, 2t..2t+1)           (as for bf16, so forward.cuh's softmax applies)
+//   C (16 x 8): c0, c1 = (g, 2t..2t+1), c2, c3 = (g+8, 2t..2t+1)           (as for bf16: forward.cuh's softmax fits)
 //
 // There are two kinds of products, neither of which needs transposed copies:
 //   row_products: rows times rows (Q K^T, dO V^T, or the reverse). ldmatrix moves 16 bytes of each of 8 rows to four

@@ -10,7 +10,7 @@
 //
 // A vision tower has 257 tokens: 256 patches and the class token. A tile for one more query, or 8 columns for one more
 // key, would cost up to a quarter of the time. Instead,
-//   the odd key (the last) starts the softmax of every query: one narrow product gives its score, its V row is unchanged;
+//   the odd key (the last) starts the softmax of every query: one narrow product gives its score, its V row starts o;
 //   the odd query (the last) is multiplied with every warp's 16 keys by mma.sync, warpgroup g's keys being in block g;
 //   the first warpgroup merges the warps' shares after the next head has begun.
 // Each warpgroup has its own copy of the odd rows, which is copied with its Q. Without an odd token it is zeros.

@@ -281,7 +281,7 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan)
   GemmSearch source(handle_, plan, problem);
   const std::vector<cublasLtMatmulAlgo_t> similar = chosen_for_similar(problem);
   const bool seeded =
-      similar.size() >= kFewestSimilar && !GemmSearch(handle_, plan, problem).among(similar).empty();  // at least one works here
+      similar.size() >= kFewestSimilar && !GemmSearch(handle_, plan, problem).among(similar).empty();  // some work here
   std::vector<GemmCandidate> pool = source.heuristic(seeded ? 1 : thorough ? kThoroughCandidates : kQuickCandidates);
   if (pool.empty()) return report;
   const cublasLtMatmulAlgo_t first = pool.front().algorithm;
