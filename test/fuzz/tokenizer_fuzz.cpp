@@ -2,6 +2,7 @@
 // behind "=== text" becomes ids.
 #include <vector>
 
+#include "blipft/config.h"
 #include "blipft/text.h"
 #include "fuzz/fuzz_target.h"
 
