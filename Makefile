@@ -82,6 +82,9 @@ HDF5_FLAGS := $(if $(HDF5_DIR),-I$(HDF5_DIR))
 HDF5_LIBS := $(if $(HDF5_DIR),-lhdf5_serial,-lhdf5)
 endif
 BLAS_FLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
+# The patterns and the Unicode of tokenizers.
+TEXT_FLAGS := $(shell pkg-config --cflags libpcre2-8 libutf8proc 2>/dev/null)
+TEXT_LIBS := $(or $(shell pkg-config --libs libpcre2-8 libutf8proc 2>/dev/null),-lpcre2-8 -lutf8proc)
 BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 
 CXXFLAGS := -std=c++20 $(OPT) $(SAN_FLAGS) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
@@ -89,11 +92,11 @@ ifneq ($(IS_GCC),)
 # g++ collects its garbage from half a GiB on, which few files reach: a tenth off their time, to the same code.
 CXXFLAGS += --param=ggc-min-heapsize=524288
 endif
-CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
+CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS) $(TEXT_FLAGS)
 # WebP pictures are read where libwebp is.
 WEBP := $(shell $(CXX) -x c++ -E -include webp/demux.h /dev/null > /dev/null 2>&1 && echo 1)
 WEBP_LIBS := $(if $(WEBP),-lwebpdemux -lwebp)
-LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -lz $(WEBP_LIBS) -lsentencepiece -ldl -lpthread
+LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -lz $(WEBP_LIBS) -lsentencepiece $(TEXT_LIBS) -ldl -lpthread
 ifeq ($(CUDA),1)
 ifneq ($(filter-out 8% 9% 1%,$(CUDA_ARCH))$(if $(strip $(CUDA_ARCH)),,none),)
 $(error CUDA_ARCH: found "$(CUDA_ARCH)", expected one or more of 80, 86, 89, 90a, 100, ...: blipft needs compute capability 8.0)
@@ -198,7 +201,7 @@ build/fuzz/%.cpp.o: %.cpp
 build/fuzz/libfuzz.a: $(FUZZ_OBJECTS)
 	rm -f $@ && ar rcs $@ $^
 $(FUZZ_TARGETS): build/fuzz/%: build/fuzz/test/fuzz/%_fuzz.cpp.o build/fuzz/libfuzz.a
-	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -lyaml-cpp -ljpeg -lpng -lz $(WEBP_LIBS) -lsentencepiece
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -lyaml-cpp -ljpeg -lpng -lz $(WEBP_LIBS) -lsentencepiece $(TEXT_LIBS)
 -include $(FUZZ_OBJECTS:.o=.d) $(FUZZ_TARGETS:build/fuzz/%=build/fuzz/test/fuzz/%_fuzz.cpp.d)
 .PRECIOUS: build/fuzz/%.cpp.o
 

@@ -91,7 +91,7 @@ VENDORS = [
     (r"(mpi|mpi-ext)\.h$", r"src/comm/", "src/comm/"),
     (r"(hdf5|hdf5_hl|H5[A-Za-z]*)\.h$", r"src/(io|trace)/", "src/io/ and src/trace/"),
     (r"yaml-cpp/", r"src/config/[a-z_]*\.cpp$", "src/config/*.cpp"),
-    (r"sentencepiece_[a-z_]*\.h$", r"src/text/", "src/text/"),
+    (r"(sentencepiece_[a-z_]*|pcre2|utf8proc)\.h$", r"src/text/", "src/text/"),
     (r"(jpeglib\.h|png\.h|webp/)", r"src/pictures/", "src/pictures/"),
     (r"(cblas|openblas.*|nlohmann/.*)(\.h|\.hpp)$", r"src/", "src/"),
 ]

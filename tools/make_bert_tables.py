@@ -13,9 +13,7 @@ import sys
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
-from make_unicode_tables import scalars, write_array, write_ranges
-
-CAPITAL_I_WITH_DOT = 0x130  # the one capital that becomes two characters
+from make_unicode_tables import scalars, write_ranges
 
 
 def normalizer(**on):
@@ -27,25 +25,6 @@ def between(normalize, expected):
     return [cp for cp in scalars() if normalize.normalize_str("a" + chr(cp) + "b") == expected(chr(cp))]
 
 
-def small_letters():
-    """(first, last, step, distance) of runs of capitals."""
-    lower, runs = normalizer(lowercase=True), []
-    for cp in scalars():
-        small = lower.normalize_str(chr(cp))
-        if small == chr(cp) or cp == CAPITAL_I_WITH_DOT:
-            continue
-        if len(small) != 1:
-            sys.exit(f"U+{cp:04X} becomes {len(small)} characters; the table holds one")
-        distance = ord(small) - cp
-        if runs and runs[-1][3] == distance:
-            first, last, step, _ = runs[-1]
-            if cp - last == step or first == last and cp - last <= 2:
-                runs[-1] = [first, cp, cp - last, distance]
-                continue
-        runs.append([cp, cp, 1, distance])
-    return runs
-
-
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: make_bert_tables.py <output.cpp>")
@@ -53,7 +32,6 @@ def main():
     punctuation = [cp for cp in scalars()
                    if [word for word, _ in splitter.pre_tokenize_str("a" + chr(cp) + "b")] == ["a", chr(cp), "b"]]
     accents = normalizer(strip_accents=True)
-    capitals = small_letters()
     with open(sys.argv[1], "w", encoding="ascii") as out:
         out.write("// Characters as BERT's normalizer and pre-tokenizer see them.\n//\n"
                   "// Written by tools/make_bert_tables.py; do not edit.\n"
@@ -63,10 +41,8 @@ def main():
         write_ranges(out, "accents", [cp for cp in scalars() if accents.normalize_str("a" + chr(cp)) == "a"])
         write_ranges(out, "chinese", between(normalizer(handle_chinese_chars=True), lambda c: "a " + c + " b"))
         write_ranges(out, "punctuation", punctuation)
-        write_array(out, f"const CapitalRange capitals[{len(capitals)}]",
-                    [f"{{0x{a:x}, 0x{b:x}, {c}, {d}}}" for a, b, c, d in capitals])
-        out.write(f"const size_t capitals_size = {len(capitals)};\n\n}}  // namespace blipft::bert_tables\n")
-    print(f"{sys.argv[1]}: {len(punctuation)} characters of punctuation, {len(capitals)} runs of capitals")
+        out.write("}  // namespace blipft::bert_tables\n")
+    print(f"{sys.argv[1]}: {len(punctuation)} characters of punctuation")
 
 
 if __name__ == "__main__":

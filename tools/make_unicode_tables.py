@@ -1,133 +1,111 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_tables.cpp: the character classes and the NFC data that the tokenizer needs.
+"""Writes src/text/unicode_additions.cpp: what the `tokenizers` library knows of Unicode that the installed utf8proc and PCRE2
+do not, or know otherwise.
 
-The classes are those that the `tokenizers` library works with, found by asking it about every code point:
-letters and numbers as its ByteLevel pre-tokenizer splits them (\\p{L}, \\p{N}), white space (\\s), word characters
-(\\w) as its added tokens with `single_word` see them, and capital letters (\\p{Lu}, \\p{Lt}), small letters (\\p{Ll}) and
-marks (\\p{M}) as its regular expressions match them. NFC data come from its normalizers;
-the values of the combining classes from Python's unicodedata, where the library knows the character.
+The library is asked about every code point: its regular expressions for general categories, Alphabetic, Lowercase and scripts,
+its Lowercase normalizer for small letters, and its normal forms, which are of an older Unicode, for what they leave alone.
 
-    python3 tools/make_unicode_tables.py src/text/unicode_tables.cpp        (needs the `tokenizers` package)
+    python3 tools/make_unicode_tables.py src/text/unicode_additions.cpp
+
+It needs the `tokenizers` package, utf8proc 2.8 and PCRE2 10.42, the oldest versions that are supported.
 """
+import ctypes
 import sys
-import unicodedata
 
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
+SCRIPTS = """Adlam Ahom Arabic Armenian Avestan Balinese Bamum Batak Bengali Bopomofo Brahmi Braille Buginese Buhid Canadian_Aboriginal
+Chakma Cham Cherokee Coptic Cuneiform Cypriot Cyrillic Deseret Devanagari Duployan Egyptian_Hieroglyphs Elbasan Ethiopic Georgian
+Glagolitic Gothic Grantha Greek Gujarati Gurmukhi Han Hangul Hanunoo Hebrew Hiragana Imperial_Aramaic Javanese Kaithi Kannada Katakana
+Kayah_Li Kharoshthi Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Linear_A Linear_B Lisu Lycian Lydian Malayalam Mandaic Manichaean
+Meetei_Mayek Mongolian Mro Myanmar New_Tai_Lue Newa Nko Ogham Ol_Chiki Old_Italic Old_Permic Old_Persian Old_Turkic Oriya Osage Osmanya
+Pahawh_Hmong Phags_Pa Phoenician Rejang Runic Samaritan Saurashtra Sharada Shavian Siddham Sinhala Sora_Sompeng Sundanese Syloti_Nagri
+Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangut Telugu Thaana Thai Tibetan Tifinagh Tirhuta Ugaritic Vai Warang_Citi
+Yi Yezidi""".split()
 LAST = 0x10FFFF
 
 
 def scalars():
-    """Every code point that UTF-8 can carry."""
     return (cp for cp in range(LAST + 1) if not 0xD800 <= cp <= 0xDFFF)
 
 
-def split_classes():
-    """Code points that join a letter, a digit, or neither a letter, a digit nor a symbol."""
-    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-    def joins(text):
-        return len(splitter.pre_tokenize_str(text)) == 1
-
-    letters, numbers, spaces = [], [], []
-    for cp in scalars():
-        c = chr(cp)
-        if joins("a" + c):
-            letters.append(cp)
-        elif joins("1" + c):
-            numbers.append(cp)
-        elif not joins("!" + c):
-            spaces.append(cp)
-    return letters, numbers, spaces
-
-
-def word_characters():
-    """Code points after which a single_word added token is not recognised."""
-    tokenizer = Tokenizer(models.BPE(vocab={}, merges=[]))
-    tokenizer.add_tokens([AddedToken("#", single_word=True, normalized=False)])
-    found = []
-    for start in range(0, LAST + 1, 1 << 16):
-        cps = [cp for cp in range(start, start + (1 << 16)) if not 0xD800 <= cp <= 0xDFFF and chr(cp) != "#"]
-        for cp, encoding in zip(cps, tokenizer.encode_batch(["#" + chr(cp) for cp in cps])):
-            if not encoding.ids:
-                found.append(cp)
-    return found
-
-
-def stripped_spaces():
-    """Code points that an added token with `rstrip` swallows."""
-    tokenizer = Tokenizer(models.BPE(vocab={}, merges=[]))
-    tokenizer.add_tokens([AddedToken("#", rstrip=True, normalized=False)])
-    found = []
-    for cp in scalars():
-        if chr(cp) != "#" and tokenizer.encode("#" + chr(cp)).offsets[0][1] == 2:
-            found.append(cp)
-    return found
-
-
 def matching(expression):
-    """Code points that the library's regular expressions find in a text between two exclamation marks."""
-    splitter = pre_tokenizers.Split(Regex(expression), "isolated")
-    return [cp for cp in scalars() if len(splitter.pre_tokenize_str("!" + chr(cp) + "!")) == 3]
+    """Code points that the library's regular expressions match."""
+    text = "".join(map(chr, scalars()))
+    left = pre_tokenizers.Split(Regex(f"(?:{expression})+"), "removed").pre_tokenize_str(text)
+    ends = [(0, 0), *(place for _, place in left), (len(text), len(text))]
+    return {ord(c) for (_, end), (begin, _) in zip(ends, ends[1:]) for c in text[end:begin]}
 
 
-def ranges(cps):
+class Pcre2:
+    """PCRE2 by ctypes: which code points have a property."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libpcre2-8.so.0")
+        self.library.pcre2_compile_8.restype = ctypes.c_void_p
+        self.library.pcre2_match_data_create_8.restype = ctypes.c_void_p
+        self.library.pcre2_get_ovector_pointer_8.restype = ctypes.POINTER(ctypes.c_size_t)
+
+    def matching(self, name):
+        expression, text = rb"\p{%s}++" % name.encode(), "".join(map(chr, scalars())).encode()
+        utf, unused = ctypes.c_uint32(0x00080000), (ctypes.c_int(), ctypes.c_size_t())
+        code = ctypes.c_void_p(self.library.pcre2_compile_8(expression, ctypes.c_size_t(len(expression)), utf,
+                                                            *map(ctypes.byref, unused), None))
+        data = ctypes.c_void_p(self.library.pcre2_match_data_create_8(1, None))
+        found, end = set(), 0
+        while code and self.library.pcre2_match_8(code, text, ctypes.c_size_t(len(text)), ctypes.c_size_t(end),
+                                                  ctypes.c_uint32(0x40000000), data, None) >= 0:
+            begin, end = self.library.pcre2_get_ovector_pointer_8(data)[0:2]
+            found.update(map(ord, text[begin:end].decode()))
+        return found
+
+
+def runs(cps, value=lambda cp: None):
+    """[first, last, value] of the runs of code points with one value."""
     out = []
-    for cp in cps:
-        if out and out[-1][1] == cp - 1:
+    for cp in sorted(cps):
+        if out and out[-1][1] == cp - 1 and out[-1][2] == value(cp):
             out[-1][1] = cp
         else:
-            out.append([cp, cp])
+            out.append([cp, cp, value(cp)])
     return out
 
 
-def decompositions():
-    """(code point, full canonical decomposition) for all but the Hangul syllables, which are computed."""
-    nfd = normalizers.NFD()
-    out = []
+class Utf8proc:
+    """utf8proc by ctypes."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libutf8proc.so.2")
+        self.library.utf8proc_category_string.restype = ctypes.c_char_p
+        self.library.utf8proc_get_property.restype = ctypes.POINTER(ctypes.c_int16 * 2)  # category, combining class
+
+    def category(self, cp):
+        return self.library.utf8proc_category_string(cp).decode()
+
+    def small_letter(self, cp):
+        return self.library.utf8proc_tolower(cp)
+
+    def combining(self, cp):
+        return self.library.utf8proc_get_property(cp).contents[1]
+
+    def nfkd(self, cp):
+        made = (ctypes.c_uint32 * 32)()
+        size = self.library.utf8proc_decompose_char(cp, made, ctypes.c_ssize_t(32), 1 << 2 | 1 << 4, ctypes.byref(ctypes.c_int()))
+        return "".join(map(chr, made[:size]))
+
+
+def never_normalized(utf8proc):
+    """Code points without their normal forms or combining classes in the library."""
+    nfd, nfkd, found = normalizers.NFD(), normalizers.NFKD(), {0x11935}  # whose composition came later
     for cp in scalars():
-        if 0xAC00 <= cp <= 0xD7A3:
-            continue
-        text = nfd.normalize_str(chr(cp))
-        if text != chr(cp):
-            out.append((cp, [ord(c) for c in text]))
-    return out
-
-
-def compositions(decomposed):
-    """(first, second, composed) for every pair that NFC joins."""
-    nfc = normalizers.NFC()
-    out = []
-    for cp, _ in decomposed:
-        parts = unicodedata.decomposition(chr(cp)).split()
-        if len(parts) == 2 and not parts[0].startswith("<"):
-            first, second = (int(p, 16) for p in parts)
-            if nfc.normalize_str(chr(cp)) == chr(cp):  # else it is excluded from composition
-                out.append((first, second, cp))
-    return sorted(out)
-
-
-def combining_classes():
-    """(first, last, class) where the class is not 0, of the code points whose class the library knows."""
-    nfd = normalizers.NFD()
-
-    def moves(text):
-        return nfd.normalize_str(text) != text
-
-    out = []
-    for cp in scalars():
-        value = unicodedata.combining(chr(cp))
-        if value and nfd.normalize_str(chr(cp)) == chr(cp):  # U+0334 is of class 1, U+0345 of class 240, the highest
-            known = moves(chr(cp) + "\u0334") or moves("\u0345" + chr(cp))
-            if not known and value != 240:
-                continue
-        if value:
-            if out and out[-1][1] == cp - 1 and out[-1][2] == value:
-                out[-1][1] = cp
-            else:
-                out.append([cp, cp, value])
-    return out
+        c = chr(cp)
+        moves = utf8proc.combining(cp) in (0, 240) or nfd.normalize_str(c) != c or any(
+            nfd.normalize_str(text) != text for text in (c + "\u0334", "\u0345" + c))  # of the classes 1 and 240
+        if not moves or nfkd.normalize_str(c) != utf8proc.nfkd(cp):
+            found.add(cp)
+    return found
 
 
 def write_array(out, declaration, cells):
@@ -135,7 +113,7 @@ def write_array(out, declaration, cells):
     line = ""
     for cell in cells:
         text = cell + ","
-        if len(line) + len(text) > 118:
+        if len(line) + len(text) > 116:
             out.write(" " + line + "\n")
             line = ""
         line += " " + text
@@ -143,57 +121,41 @@ def write_array(out, declaration, cells):
 
 
 def write_ranges(out, name, cps):
-    found = ranges(cps)
-    write_array(out, f"const CodePointRange {name}[{len(found)}]",
-                [f"{{0x{a:x}, 0x{b:x}}}" for a, b in found])
-    out.write(f"const size_t {name}_size = {len(found)};\n\n")
+    write_array(out, f"constexpr unicode::CodePoints {name}_ranges[]", [f"{{0x{a:x}, 0x{b:x}}}" for a, b, _ in runs(cps)])
+    out.write(f"const std::span<const unicode::CodePoints> {name} = {name}_ranges;\n\n")
 
 
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: make_unicode_tables.py <output.cpp>")
-    letters, numbers, spaces = split_classes()
-    words = word_characters()
-    if stripped_spaces() != spaces:
-        sys.exit("the library strips other white space than its pre-tokenizer splits at; the tables cannot say both")
-    letter_set = frozenset(letters)
-    for cp in scalars():  # a newer library knows more characters than Python does, never fewer
-        category = unicodedata.category(chr(cp))
-        if (category[0] == "L") != (cp in letter_set) and category != "Cn":
-            sys.exit(f"U+{cp:04X} ({category}): the library and unicodedata disagree")
-    decomposed = decompositions()
-    longest = max(len(parts) for _, parts in decomposed)
-    composed = compositions(decomposed)
-    classes = combining_classes()
+    utf8proc, pcre2, lower = Utf8proc(), Pcre2(), normalizers.Lowercase()
+    category = {cp: name for name in CATEGORIES for cp in matching(rf"\p{{{name}}}")}
+    added = [cp for cp in scalars() if category.get(cp, "Cn") != utf8proc.category(cp)]
+    small = {cp: ord(letter) - cp for cp in scalars()
+             if len(letter := lower.normalize_str(chr(cp))) == 1 and ord(letter) != utf8proc.small_letter(cp)}
+    members = []
+    for name in ["Alphabetic", "Lowercase", *SCRIPTS]:
+        more = matching(rf"\p{{{name}}}") - pcre2.matching(name if name in ("Alphabetic", "Lowercase") else f"sc:{name}")
+        kind = {"Alphabetic": "L", "Lowercase": "Ll"}.get(name)  # these are added by their categories
+        members += [(name.lower().replace("_", ""), first, last)
+                    for first, last, _ in runs(cp for cp in more if not kind or not category[cp].startswith(kind))]
     with open(sys.argv[1], "w", encoding="ascii") as out:
-        out.write("// Character classes and NFC data.\n"
-                  "//\n"
-                  "// Written by tools/make_unicode_tables.py; do not edit.\n"
-                  f"// Classes as tokenizers {tokenizers.__version__} has them; combining classes of Unicode "
-                  f"{unicodedata.unidata_version}.\n"
-                  "#include \"text/unicode_tables.h\"\n\n"
-                  "namespace blipft::unicode_tables {\n\n")
-        write_ranges(out, "letters", letters)
-        write_ranges(out, "numbers", numbers)
-        write_ranges(out, "spaces", spaces)
-        write_ranges(out, "words", words)
-        write_ranges(out, "capitals", matching(r"\p{Lu}|\p{Lt}"))
-        write_ranges(out, "small_letters", matching(r"\p{Ll}"))
-        write_ranges(out, "marks", matching(r"\p{M}"))
-        write_array(out, f"const CombiningClass combining_classes[{len(classes)}]",
-                    [f"{{0x{a:x}, 0x{b:x}, {c}}}" for a, b, c in classes])
-        out.write(f"const size_t combining_classes_size = {len(classes)};\n\n")
-        if longest > 4:
-            sys.exit(f"a decomposition has {longest} code points; Decomposition holds 4")
-        write_array(out, f"const Decomposition decompositions[{len(decomposed)}]",
-                    [f"{{0x{cp:x}, {{{', '.join(f'0x{p:x}' for p in parts)}}}}}" for cp, parts in decomposed])
-        out.write(f"const size_t decompositions_size = {len(decomposed)};\n\n")
-        write_array(out, f"const Composition compositions[{len(composed)}]",
-                    [f"{{0x{a:x}, 0x{b:x}, 0x{c:x}}}" for a, b, c in composed])
-        out.write(f"const size_t compositions_size = {len(composed)};\n\n"
-                  "}  // namespace blipft::unicode_tables\n")
-    print(f"{sys.argv[1]}: {len(letters)} letters, {len(numbers)} numbers, {len(spaces)} spaces, {len(words)} word "
-          f"characters, {len(decomposed)} decompositions (longest {longest}), {len(composed)} compositions")
+        out.write("// Written by tools/make_unicode_tables.py; do not edit.\n"
+                  f"// As tokenizers {tokenizers.__version__} has them.\n"
+                  "#include \"text/unicode_additions.h\"\n\nnamespace blipft::unicode {\nnamespace {\n\nusing enum Category;\n\n")
+        write_array(out, "constexpr AddedCategory categories[]",
+                    [f"{{0x{a:x}, 0x{b:x}, {name}}}" for a, b, name in runs(added, lambda cp: category.get(cp, "Cn"))])
+        write_array(out, "constexpr AddedCapitals capitals[]",
+                    [f"{{0x{a:x}, 0x{b:x}, {distance}}}" for a, b, distance in runs(small, small.get)])
+        write_array(out, "constexpr AddedMembers members[]",
+                    [f"{{\"{name}\", 0x{a:x}, 0x{b:x}}}" for name, a, b in sorted(members)])
+        write_array(out, "constexpr CodePoints untouched[]", [f"{{0x{a:x}, 0x{b:x}}}" for a, b, _ in runs(never_normalized(utf8proc))])
+        out.write("}  // namespace\n\n"
+                  "const std::span<const AddedCategory> added_categories = categories;\n"
+                  "const std::span<const AddedCapitals> added_capitals = capitals;\n"
+                  "const std::span<const AddedMembers> added_members = members;\n"
+                  "const std::span<const CodePoints> never_normalized = untouched;\n\n"
+                  "}  // namespace blipft::unicode\n")
 
 
 if __name__ == "__main__":

@@ -64,11 +64,15 @@ need_build_packages() {
   need_header png.h libpng-dev
   need_header zlib.h zlib1g-dev
   need_header sentencepiece_processor.h libsentencepiece-dev
+  need_header pcre2.h libpcre2-dev
+  need_header utf8proc.h libutf8proc-dev
   need_library yaml-cpp libyaml-cpp-dev
   need_library jpeg libjpeg-dev
   need_library png libpng-dev
   need_library z zlib1g-dev
   need_library sentencepiece libsentencepiece-dev
+  need_library pcre2-8 libpcre2-dev
+  need_library utf8proc libutf8proc-dev
   if ! has_library hdf5_serial && ! has_library hdf5; then missing "the library hdf5" libhdf5-dev; fi
   # cblas.h and libopenblas may lie in a folder that only pkg-config knows.
   if ! has_header cblas.h || ! has_library openblas; then

@@ -1,7 +1,5 @@
 #include "text/letter_case.h"
 
-#include <algorithm>
-
 #include "text/unicode.h"
 
 namespace blipft {
@@ -24,15 +22,6 @@ bool ends_word(std::u32string_view text, size_t at) {
 
 }  // namespace
 
-uint32_t small_letter(const CapitalRange* ranges, size_t count, uint32_t c) {
-  const CapitalRange* above = std::upper_bound(ranges, ranges + count, c,
-                                               [](uint32_t x, const CapitalRange& range) { return x < range.first; });
-  if (above == ranges) return c;
-  const CapitalRange& range = above[-1];
-  const bool inside = c <= range.last && (c - range.first) % static_cast<uint32_t>(range.step) == 0;
-  return inside ? static_cast<uint32_t>(static_cast<int64_t>(c) + range.distance) : c;
-}
-
 std::string in_small_letters(std::u32string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -45,7 +34,7 @@ std::string in_small_letters(std::u32string_view text) {
       out += 'i';
       unicode::append_utf8(out, dot_above);
     } else {
-      unicode::append_utf8(out, small_letter(capital_ranges, capital_ranges_size, c));
+      unicode::append_utf8(out, unicode::small_letter(c));
     }
   }
   return out;

@@ -2,7 +2,6 @@
 // the rest is normalised, split into words and merged.
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <string_view>
 
 #include "blipft/error.h"
@@ -32,6 +31,18 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
     at = found + from.size();
   }
   return out;
+}
+
+std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to, size_t most) {
+  std::string out;
+  size_t done = 0;
+  for (const auto& [begin, end] : pattern.matches(text)) {
+    out += text.substr(done, begin - done);
+    out += to;
+    if (out.size() > most) break;
+    done = end;
+  }
+  return out += text.substr(done);
 }
 
 class BpeTokenizer final : public FileTokenizer {
@@ -148,12 +159,12 @@ class BpeTokenizer final : public FileTokenizer {
     Part& part = parts[at];
     if (part.piece.id >= 0) return part.first_id;
     const size_t end = at + 1 < parts.size() ? parts[at + 1].first_id : ids.size();
-    const std::span<const int32_t> own = std::span(ids).subspan(part.first_id, end - part.first_id);
+    const size_t own = end - part.first_id;
     const size_t place_there = size_with_prefix(clean.substr(part.begin), place - part.begin, part);
-    if (part.ends.empty()) part.ends = model_.ends_of(part.text, own);
+    if (part.ends.empty()) part.ends = ends_of(part.text);
     const auto found = std::upper_bound(part.ends.begin(), part.ends.end(), place_there);
     const auto index = static_cast<size_t>(found - part.ends.begin());
-    return part.first_id + std::min(index, std::max<size_t>(own.size(), 1) - 1);
+    return part.first_id + std::min(index, std::max<size_t>(own, 1) - 1);
   }
 
   std::string normalized(std::string_view text) const {
@@ -163,9 +174,11 @@ class BpeTokenizer final : public FileTokenizer {
     for (const NormalizerStep& step : spec().normalizer) {
       if (step.kind == NormalizerStep::Kind::precompiled) out = characters_[table++].normalized(out);
       if (step.kind == NormalizerStep::Kind::bert) out = bert_normalized(out, step.bert);
-      if (step.kind == NormalizerStep::Kind::nfc) out = unicode::nfc(out);
+      if (step.kind == NormalizerStep::Kind::form) out = unicode::normalized(out, step.form);
+      if (step.kind == NormalizerStep::Kind::small_letters) out = bert_normalized(out, {false, false, false, true});
       if (step.kind == NormalizerStep::Kind::prepend && !out.empty()) out.insert(0, step.to);
-      if (step.kind == NormalizerStep::Kind::replace) out = replaced(out, step.from, step.to, most);
+      if (step.kind == NormalizerStep::Kind::replace)
+        out = step.pattern ? replaced(out, *step.pattern, step.to, most) : replaced(out, step.from, step.to, most);
       BLIPFT_USER_CHECK(out.size() <= most, spec().file, ": its normalizer makes a text of ", text.size(),
                         " bytes longer than ", most, "; expected one that keeps texts about as long");
     }
@@ -177,7 +190,7 @@ class BpeTokenizer final : public FileTokenizer {
   size_t normalized_size(std::string_view text, size_t place, NormalizedPrefix& known) const {
     const auto& steps = spec().normalizer;
     const auto joins = [](const NormalizerStep& step) {
-      return step.kind == NormalizerStep::Kind::replace && step.from.size() > 1;
+      return step.kind == NormalizerStep::Kind::replace && (step.pattern || step.from.size() > 1);
     };
     if (place < known.raw || std::any_of(steps.begin(), steps.end(), joins)) return normalized(text.substr(0, place)).size();
     const auto size_of = [&](size_t from, size_t to) {
@@ -242,18 +255,34 @@ class BpeTokenizer final : public FileTokenizer {
       for (std::string_view word : bert_words(text)) word_piece_->encode_word(word, ids);
       return;
     }
-    if (!spec().metaspace) {
-      for (std::string_view word : split_words(text, spec().split)) model_.encode_word(word, ids);
-      return;
-    }
+    for (const std::string_view word : words_of(text)) model_.encode_word(word, ids);
+  }
+
+  /// The words of the byte-pair encoding. Not all of the text is in them.
+  std::vector<std::string_view> words_of(std::string_view text) const {
+    if (!spec().metaspace || !spec().metaspace->split) return split(text, spec().split);
     const std::string& mark = spec().metaspace->replacement;
-    if (!spec().metaspace->split) return model_.encode_word(text, ids);
+    std::vector<std::string_view> words;
     for (size_t begin = 0; begin < text.size();) {
       const size_t from = text.substr(begin).starts_with(mark) ? begin + mark.size() : begin;
       const size_t end = std::min(text.find(mark, from), text.size());
-      model_.encode_word(text.substr(begin, end - begin), ids);
+      words.push_back(text.substr(begin, end - begin));
       begin = end;
     }
+    return words;
+  }
+
+  /// Where the ids of encode_words() end in the text.
+  std::vector<size_t> ends_of(std::string_view text) const {
+    std::vector<size_t> ends;
+    std::vector<int32_t> ids;
+    for (const std::string_view word : words_of(text)) {
+      ids.clear();
+      model_.encode_word(word, ids);
+      const size_t begin = static_cast<size_t>(word.data() - text.data());
+      for (const size_t end : model_.ends_of(word, ids)) ends.push_back(begin + end);
+    }
+    return ends;
   }
 
   BpeModel model_;

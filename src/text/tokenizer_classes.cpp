@@ -2,11 +2,13 @@
 #include "text/tokenizer_classes.h"
 
 #include "text/tokenizer_json.h"
-#include "text/tokenizer_split.h"
 
 namespace blipft::tokenizer_json {
 
 namespace {
+
+constexpr const char* qwen2_expression =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 /// BertTokenizer's, and its post_processor.
 void put_parts_of_bert(const Json& config, Json& json) {

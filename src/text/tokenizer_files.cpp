@@ -228,7 +228,7 @@ void read_vocab_and_merges(const fs::path& directory, const std::string& tokeniz
   read_merges_file(directory / "merges.txt", spec);
   spec.file = vocab_file;
   spec.bpe.byte_level = true;
-  spec.split = SplitPattern::gpt2;
+  spec.split = {{std::make_shared<Pattern>(gpt2_expression, vocab_file)}};
   spec.add_prefix_space = flag(config, "add_prefix_space", false);
   read_decoder({{"type", "ByteLevel"}}, spec);
   if (is_bare_opt(spec, directory))

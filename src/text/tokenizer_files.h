@@ -2,27 +2,31 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "blipft/tokenizer_rules.h"
+#include "text/pattern.h"
 #include "text/tokenizer_added.h"
 #include "text/tokenizer_bpe.h"
 #include "text/tokenizer_decode.h"
-#include "text/tokenizer_split.h"
 #include "text/tokenizer_unigram.h"
 #include "text/tokenizer_wordpiece.h"
+#include "text/unicode.h"
 
 namespace blipft {
 
 /// A step of text normalisation.
 struct NormalizerStep {
-  enum class Kind { nfc, prepend, replace, precompiled, bert } kind = Kind::nfc;
-  std::string from;  ///< replace: what is replaced, everywhere; precompiled: precompiled_charsmap
+  enum class Kind { form, small_letters, prepend, replace, precompiled, bert } kind = Kind::form;
+  std::string from;  ///< replace: what is replaced, everywhere, if there is no pattern; precompiled: precompiled_charsmap
   std::string to;    ///< replace: by what; prepend: what is put before a text that is not empty
   BertText bert;
+  unicode::NormalForm form = unicode::NormalForm::nfc;
+  std::shared_ptr<const Pattern> pattern = nullptr;
 };
 
 /// Spaces become a visible character, which may also be put before a text that does not start with it.
@@ -53,7 +57,7 @@ struct TokenizerSpec {
   std::string file;  ///< tokenizer.json, vocab.json, vocab.txt or tokenizer.model: for messages
   BpeSpec bpe;       ///< of tokenizer.model: the vocabulary alone
   std::vector<NormalizerStep> normalizer;
-  SplitPattern split = SplitPattern::none;
+  std::vector<SplitStep> split;
   bool add_prefix_space = false;  ///< byte-level: a space before text that does not start with one
   std::optional<Metaspace> metaspace;
   std::optional<SentencePieceSpec> sentencepiece;

@@ -2,6 +2,7 @@
 #include "text/tokenizer_json.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "blipft/error.h"
@@ -159,14 +160,29 @@ std::string text_at(const Json& object, const char* key, const std::string& file
   return value.get<std::string>();
 }
 
+/// The pattern of a Split or a Replace: {"Regex": Oniguruma's syntax} or {"String": a text}.
+std::shared_ptr<const Pattern> pattern_of(const Json& part, const std::string& place) {
+  const Json& pattern = member(part, "pattern");
+  const Json &expression = member(pattern, "Regex"), &text = member(pattern, "String");
+  BLIPFT_USER_CHECK(expression.is_string() || (text.is_string() && text != ""), place, ".pattern: found ", io::brief(pattern),
+                    ", expected {\"Regex\": a pattern} or {\"String\": a text}");
+  if (expression.is_string()) return std::make_shared<Pattern>(expression.get<std::string>(), place + ".pattern");
+  std::string escaped;
+  for (const char c : text.get<std::string>()) escaped += static_cast<uint8_t>(c) < 0x80 && !std::isalnum(c) ? concat("\\", c) : std::string(1, c);
+  return std::make_shared<Pattern>(escaped, place + ".pattern");
+}
+
 void read_normalizer(const Json& normalizer, const std::string& file, TokenizerSpec& spec) {
   using Kind = NormalizerStep::Kind;
   const std::string type = type_of(normalizer);
   if (normalizer.is_null()) return;
   if (type == "Sequence") {
     for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, file, spec);
-  } else if (type == "NFC") {
-    spec.normalizer.push_back({Kind::nfc, "", "", {}});
+  } else if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
+    using enum unicode::NormalForm;
+    spec.normalizer.push_back({Kind::form, "", "", {}, type == "NFC" ? nfc : type == "NFD" ? nfd : type == "NFKC" ? nfkc : nfkd});
+  } else if (type == "Lowercase") {
+    spec.normalizer.push_back({Kind::small_letters, "", "", {}});
   } else if (type == "Precompiled") {
     spec.normalizer.push_back(
         {Kind::precompiled, text_at(normalizer, "precompiled_charsmap", file, "normalizer"), "", {}});
@@ -179,13 +195,13 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
     spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer"), {}});
   } else {
     BLIPFT_USER_CHECK(type == "Replace", file, ": the normalizer is of type ", type,
-                      "; supported are NFC, Prepend, Replace, Precompiled, BertNormalizer and Sequence of them, or "
-                      "none");
-    const Json& pattern = member(normalizer, "pattern");
-    const std::string from = member(pattern, "String").is_string() ? member(pattern, "String").get<std::string>() : "";
-    BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", io::brief(pattern),
-                      "; supported is {\"String\": a text}");
-    spec.normalizer.push_back({Kind::replace, from, text_at(normalizer, "content", file, "normalizer"), {}});
+                      "; supported are NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Precompiled, BertNormalizer and "
+                      "Sequence of them, or none");
+    NormalizerStep step{Kind::replace, "", text_at(normalizer, "content", file, "normalizer"), {}};
+    const Json& text = member(member(normalizer, "pattern"), "String");
+    if (text.is_string() && text != "") step.from = text.get<std::string>();
+    else step.pattern = pattern_of(normalizer, file + ": normalizer");
+    spec.normalizer.push_back(std::move(step));
   }
 }
 
@@ -205,41 +221,20 @@ void read_metaspace(const Json& part, const std::string& file, TokenizerSpec& sp
   spec.metaspace = metaspace;
 }
 
-void read_split(const Json& part, const std::string& file, TokenizerSpec& spec) {
-  const Json& pattern = member(part, "pattern");
-  const Json& expression = member(pattern, "Regex");
-  const auto known = expression.is_string() ? known_pattern(expression.get<std::string>()) : std::nullopt;
-  BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", io::brief(pattern),
-                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2, Mistral (tekken) and GPT-4o, as their files "
-                    "spell them");
-  BLIPFT_USER_CHECK(member(part, "behavior") == "Isolated" && !flag(part, "invert", false), file,
-                    ": pre_tokenizer: Split.behavior is ", io::brief(member(part, "behavior")), ", invert ",
-                    io::brief(member(part, "invert")), "; supported are \"Isolated\", false");
-  spec.split = *known;
+SplitStep split_step(const Json& part, const std::string& file) {
+  using enum SplitStep::Behavior;
+  const Json& behavior = member(part, "behavior");
+  constexpr std::pair<const char*, SplitStep::Behavior> behaviors[] = {
+      {"Isolated", isolated}, {"Removed", removed}, {"Contiguous", contiguous},
+      {"MergedWithPrevious", merged_with_previous}, {"MergedWithNext", merged_with_next}};
+  const auto found = std::find_if(std::begin(behaviors), std::end(behaviors), [&](const auto& one) { return behavior == one.first; });
+  BLIPFT_USER_CHECK(found != std::end(behaviors), file, ": pre_tokenizer: Split.behavior: found ", io::brief(behavior),
+                    ", expected Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
+  return {pattern_of(part, file + ": pre_tokenizer: Split"), found->second, flag(part, "invert", false)};
 }
 
-void read_byte_level(const Json& part, const std::string& file, TokenizerSpec& spec) {
-  spec.bpe.byte_level = true;
-  spec.add_prefix_space = flag(part, "add_prefix_space", true);
-  const bool use_regex = flag(part, "use_regex", true);
-  if (spec.split == SplitPattern::none) {
-    if (use_regex) spec.split = SplitPattern::gpt2;
-    return;
-  }
-  BLIPFT_USER_CHECK(!use_regex && !spec.add_prefix_space, file, ": pre_tokenizer: ByteLevel behind Split is ",
-                    io::brief(part), "; supported are use_regex false and add_prefix_space false");
-}
-
-/// Gemma's Split at spaces, of which its normalizer leaves none.
-bool splits_nothing(const Json& part, const TokenizerSpec& spec) {
-  const bool no_spaces = std::any_of(spec.normalizer.begin(), spec.normalizer.end(), [](const NormalizerStep& step) {
-    return step.kind == NormalizerStep::Kind::replace && step.from == " " && step.to.find(' ') == std::string::npos;
-  });
-  return no_spaces && type_of(part) == "Split" && member(member(part, "pattern"), "String") == " " &&
-         member(part, "behavior") == "MergedWithPrevious" && !flag(part, "invert", false);
-}
-
-/// Nothing, Metaspace, ByteLevel, Split and ByteLevel, or Digits and ByteLevel, each perhaps in a Sequence.
+/// Nothing, Metaspace, or any number of Split, Digits and WhitespaceSplit with or without ByteLevel behind them, each perhaps in
+/// a Sequence.
 void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, TokenizerSpec& spec) {
   std::vector<Json> parts;
   if (type_of(pre_tokenizer) == "Sequence") {
@@ -247,7 +242,6 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   } else if (!pre_tokenizer.is_null()) {
     parts.push_back(pre_tokenizer);
   }
-  std::erase_if(parts, [&](const Json& part) { return splits_nothing(part, spec); });
   std::string types;
   for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
   if (spec.word_piece) {
@@ -264,24 +258,26 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
                       "always and split true");
     return;
   }
-  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" ||
-                     types == "Split, ByteLevel" || types == "Digits, ByteLevel";
-  BLIPFT_USER_CHECK(known, file, ": the pre_tokenizer is of type ", types,
-                    "; supported are none, Metaspace, ByteLevel, and Split or Digits with ByteLevel behind it");
-  for (const Json& part : parts) {
+  using enum SplitStep::Behavior;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Json& part = parts[i];
     const std::string type = type_of(part);
-    if (type == "Metaspace") read_metaspace(part, file, spec);
-    if (type == "Split") read_split(part, file, spec);
-    if (type == "ByteLevel") read_byte_level(part, file, spec);
-    if (type == "Digits") {
-      const Json& level = parts.back();
-      BLIPFT_USER_CHECK(flag(part, "individual_digits", false) && flag(level, "use_regex", true) &&
-                            !flag(level, "add_prefix_space", true),
-                        file, ": pre_tokenizer: found ", io::brief(part), " before ", io::brief(level), "; supported are ",
-                        "individual_digits true, use_regex true and add_prefix_space false");
-      spec.split = SplitPattern::gpt2_digits;
+    const auto pattern = [&](const char* expression) { return std::make_shared<Pattern>(expression, file + ": pre_tokenizer"); };
+    if (type == "Metaspace" && parts.size() == 1) {
+      read_metaspace(part, file, spec);
+    } else if (type == "Split") {
+      spec.split.push_back(split_step(part, file));
+    } else if (type == "Digits") {
+      spec.split.push_back({pattern(R"(\p{N})"), flag(part, "individual_digits", false) ? isolated : contiguous});
+    } else if (type == "WhitespaceSplit") {
+      spec.split.push_back({pattern(R"(\s)"), removed});
+    } else {
+      spec.add_prefix_space = flag(part, "add_prefix_space", true);
+      BLIPFT_USER_CHECK(type == "ByteLevel" && i + 1 == parts.size() && (i == 0 || !spec.add_prefix_space), file,
+                        ": the pre_tokenizer is of type ", types, "; supported are none, Metaspace, and Split, Digits and "
+                        "WhitespaceSplit with ByteLevel behind them, which has add_prefix_space false there");
       spec.bpe.byte_level = true;
-      return;
+      if (flag(part, "use_regex", true)) spec.split.push_back({pattern(gpt2_expression)});
     }
   }
 }

@@ -9,12 +9,7 @@
 namespace blipft {
 namespace {
 
-using namespace bert_tables;
-using unicode_tables::in_ranges;
-
 constexpr uint32_t capital_i_with_dot = 0x130, dot_above = 0x307;
-
-bool is_one_of(const CodePointRange* ranges, size_t count, uint32_t c) { return in_ranges(ranges, count, c); }
 
 }  // namespace
 
@@ -23,24 +18,18 @@ std::string bert_normalized(std::string_view text, const BertText& form) {
   std::string parted;
   for (size_t at = 0; at < text.size();) {
     const uint32_t c = unicode::next_code_point(text, at);
-    if (form.cleans && is_one_of(removed, removed_size, c)) continue;
-    const bool alone = form.parts_chinese && is_one_of(chinese, chinese_size, c);
+    if (form.cleans && unicode::is_in(bert_tables::removed, c)) continue;
+    const bool alone = form.parts_chinese && unicode::is_in(bert_tables::chinese, c);
     if (alone) parted += ' ';
     unicode::append_utf8(parted, form.cleans && unicode::is_space(c) ? ' ' : c);
     if (alone) parted += ' ';
   }
-  std::vector<uint32_t> characters;
-  if (form.strips_accents) {
-    characters = unicode::nfd(parted);
-    std::erase_if(characters, [](uint32_t c) { return is_one_of(accents, accents_size, c); });
-  } else {
-    for (size_t at = 0; at < parted.size();) characters.push_back(unicode::next_code_point(parted, at));
-  }
+  if (form.strips_accents) parted = unicode::normalized(parted, unicode::NormalForm::nfd);
   std::string out;
-  for (const uint32_t c : characters) {
-    unicode::append_utf8(out, form.small_letters && c == capital_i_with_dot ? 'i'
-                              : form.small_letters ? small_letter(capitals, capitals_size, c)
-                                                   : c);
+  for (size_t at = 0; at < parted.size();) {
+    const uint32_t c = unicode::next_code_point(parted, at);
+    if (form.strips_accents && unicode::is_in(bert_tables::accents, c)) continue;
+    unicode::append_utf8(out, form.small_letters ? unicode::small_letter(c) : c);
     if (form.small_letters && c == capital_i_with_dot) unicode::append_utf8(out, dot_above);
   }
   return out;
@@ -52,7 +41,7 @@ std::vector<std::string_view> bert_words(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const size_t here = at;
     const uint32_t c = unicode::next_code_point(text, at);
-    const bool mark = is_one_of(punctuation, punctuation_size, c);
+    const bool mark = unicode::is_in(bert_tables::punctuation, c);
     if (!mark && !unicode::is_space(c)) continue;
     if (here > begin) words.push_back(text.substr(begin, here - begin));
     if (mark) words.push_back(text.substr(here, at - here));

@@ -1,98 +1,53 @@
-// UTF-8, character classes and NFC over the tables of unicode_tables.cpp.
+// UTF-8, general categories, normal forms and small letters.
 #include "text/unicode.h"
 
-#include <algorithm>
+#include <utf8proc.h>
 
-#include "text/unicode_tables.h"
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "text/unicode_additions.h"
+
+// unicode_additions.cpp lists what came after Unicode 15.0, which 2.8 has.
+static_assert(UTF8PROC_VERSION_MAJOR > 2 || (UTF8PROC_VERSION_MAJOR == 2 && UTF8PROC_VERSION_MINOR >= 8),
+              "utf8proc 2.8 or newer is needed: Unicode 15.0");
 
 namespace blipft::unicode {
 namespace {
 
-using namespace unicode_tables;
+using enum Category;
 
-uint32_t combining_class(uint32_t code_point) {
-  const CombiningClass* end = combining_classes + combining_classes_size;
-  const CombiningClass* found =
-      std::upper_bound(combining_classes, end, code_point,
-                       [](uint32_t value, const CombiningClass& range) { return value < range.first; });
-  return found != combining_classes && code_point <= found[-1].last ? found[-1].value : 0;
+std::vector<Category> all_categories() {
+  std::vector<Category> of(code_points);
+  for (uint32_t c = 0; c < code_points; ++c)
+    of[c] = static_cast<Category>(utf8proc_category(static_cast<utf8proc_int32_t>(c)));
+  for (const AddedCategory& range : added_categories)
+    std::fill(of.begin() + range.first, of.begin() + range.last + 1, range.category);
+  return of;
 }
 
-// Hangul syllables are computed (Unicode Standard, section 3.12).
-constexpr uint32_t hangul_first = 0xAC00, hangul_l = 0x1100, hangul_v = 0x1161, hangul_t = 0x11A7;
-constexpr uint32_t hangul_l_count = 19, hangul_v_count = 21, hangul_t_count = 28;
-constexpr uint32_t hangul_count = hangul_l_count * hangul_v_count * hangul_t_count;
-
-void append_decomposed(std::vector<uint32_t>& out, uint32_t code_point) {
-  if (code_point - hangul_first < hangul_count) {
-    const uint32_t index = code_point - hangul_first;
-    out.push_back(hangul_l + index / (hangul_v_count * hangul_t_count));
-    out.push_back(hangul_v + index / hangul_t_count % hangul_v_count);
-    if (index % hangul_t_count != 0) out.push_back(hangul_t + index % hangul_t_count);
-    return;
-  }
-  const Decomposition* end = decompositions + decompositions_size;
-  const Decomposition* found =
-      std::lower_bound(decompositions, end, code_point,
-                       [](const Decomposition& entry, uint32_t value) { return entry.code_point < value; });
-  if (found == end || found->code_point != code_point) {
-    out.push_back(code_point);
-    return;
-  }
-  for (uint32_t part : found->parts)
-    if (part != 0) out.push_back(part);
+bool is_between(uint32_t code_point, Category first, Category last) {
+  const Category found = category(code_point);
+  return found >= first && found <= last;
 }
 
-/// The primary composite of two code points, or 0.
-uint32_t compose(uint32_t first, uint32_t second) {
-  if (first - hangul_l < hangul_l_count && second - hangul_v < hangul_v_count)
-    return hangul_first + ((first - hangul_l) * hangul_v_count + (second - hangul_v)) * hangul_t_count;
-  if (first - hangul_first < hangul_count && (first - hangul_first) % hangul_t_count == 0 && second > hangul_t &&
-      second < hangul_t + hangul_t_count)
-    return first + (second - hangul_t);
-  const Composition* end = compositions + compositions_size;
-  const Composition* found =
-      std::lower_bound(compositions, end, std::pair(first, second), [](const Composition& entry, const auto& pair) {
-        return std::pair(entry.first, entry.second) < pair;
-      });
-  return found != end && found->first == first && found->second == second ? found->composed : 0;
+/// Whether normal forms leave the code point alone, with all marks before it in their places. The library's forms are older
+/// than its categories.
+bool is_never_normalized(uint32_t code_point) {
+  return is_in(never_normalized, code_point) || is_in(added_categories, code_point);
 }
 
-/// Puts each run of combining marks into the order of their classes.
-void order_marks(std::vector<uint32_t>& text) {
-  for (size_t begin = 0; begin < text.size();) {
-    if (combining_class(text[begin]) == 0) {
-      ++begin;
-      continue;
-    }
-    size_t end = begin;
-    while (end < text.size() && combining_class(text[end]) != 0) ++end;
-    std::stable_sort(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end),
-                     [](uint32_t a, uint32_t b) { return combining_class(a) < combining_class(b); });
-    begin = end;
-  }
-}
-
-/// Joins each starter with the marks behind it that are not blocked by an equal or higher class.
-std::vector<uint32_t> composed(const std::vector<uint32_t>& text) {
-  std::vector<uint32_t> out;
-  size_t starter = text.size();  // index in `out`; none yet
-  uint32_t last_class = 0;
-  for (uint32_t code_point : text) {
-    const uint32_t value = combining_class(code_point);
-    const bool has_starter = starter < out.size();
-    const bool adjacent = has_starter && starter + 1 == out.size();
-    if (has_starter && (adjacent || last_class < value)) {
-      if (const uint32_t joined = compose(out[starter], code_point)) {
-        out[starter] = joined;
-        continue;
-      }
-    }
-    if (value == 0) starter = out.size();
-    last_class = value;
-    out.push_back(code_point);
-  }
-  return out;
+void append_normalized(std::string& out, std::string_view text, utf8proc_option_t options) {
+  if (text.empty()) return;
+  utf8proc_uint8_t* made = nullptr;
+  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                             static_cast<utf8proc_ssize_t>(text.size()), &made, options);
+  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(made, std::free);
+  if (size < 0) throw std::bad_alloc();      // the text is well-formed
+  out.append(reinterpret_cast<const char*>(made), static_cast<size_t>(size));
 }
 
 }  // namespace
@@ -142,34 +97,44 @@ std::string repair_utf8(std::string_view text) {
   return out;
 }
 
-bool is_letter(uint32_t code_point) {
-  if (code_point < 0x80) return (code_point | 0x20) - 'a' < 26;
-  return in_ranges(letters, letters_size, code_point);
+Category category(uint32_t code_point) {
+  static const std::vector<Category> of = all_categories();
+  return code_point < code_points ? of[code_point] : Cn;
 }
 
-bool is_capital(uint32_t code_point) {
-  if (code_point < 0x80) return code_point - 'A' < 26;
-  return in_ranges(capitals, capitals_size, code_point);
-}
-
-bool is_small_letter(uint32_t code_point) {
-  if (code_point < 0x80) return code_point - 'a' < 26;
-  return in_ranges(small_letters, small_letters_size, code_point);
-}
-
-bool is_mark(uint32_t code_point) { return code_point >= 0x80 && in_ranges(marks, marks_size, code_point); }
-
-bool is_number(uint32_t code_point) {
-  if (code_point < 0x80) return code_point - '0' < 10;
-  return in_ranges(numbers, numbers_size, code_point);
-}
-
+bool is_letter(uint32_t code_point) { return is_between(code_point, Lu, Lo); }
+bool is_capital(uint32_t code_point) { return category(code_point) == Lu || category(code_point) == Lt; }
+bool is_small_letter(uint32_t code_point) { return category(code_point) == Ll; }
+bool is_mark(uint32_t code_point) { return is_between(code_point, Mn, Me); }
+bool is_number(uint32_t code_point) { return is_between(code_point, Nd, No); }
 bool is_space(uint32_t code_point) {
-  if (code_point < 0x80) return code_point == ' ' || code_point - '\t' < 5;
-  return in_ranges(spaces, spaces_size, code_point);
+  return code_point - '\t' < 5 || code_point == 0x85 || is_between(code_point, Zs, Zp);
+}
+bool is_word_character(uint32_t code_point) {
+  const bool circled = code_point - 0x24B6 < 52 || code_point - 0x1F130 < 26 || code_point - 0x1F150 < 26 ||
+                       code_point - 0x1F170 < 26;
+  const bool joins = code_point == 0x200C || code_point == 0x200D;
+  return circled || joins || is_between(code_point, Lu, Nl) || category(code_point) == Pc;
 }
 
-bool is_word_character(uint32_t code_point) { return in_ranges(words, words_size, code_point); }
+uint32_t small_letter(uint32_t code_point) {
+  if (code_point < 0x80) return code_point - 'A' < 26 ? code_point + 32 : code_point;
+  for (const AddedCapitals& range : added_capitals)
+    if (code_point >= range.first && code_point <= range.last)
+      return static_cast<uint32_t>(static_cast<int32_t>(code_point) + range.distance);
+  return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point)));
+}
+
+std::u32string folded(uint32_t code_point) {
+  for (const AddedCapitals& range : added_capitals)
+    if (code_point >= range.first && code_point <= range.last && category(code_point) != Cn)
+      return {small_letter(code_point)};
+  utf8proc_int32_t made[8];                  // the longest has three
+  int last_class = 0;
+  const utf8proc_ssize_t size = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), made, std::size(made),
+                                                        UTF8PROC_CASEFOLD, &last_class);
+  return {made, made + std::max<utf8proc_ssize_t>(size, 0)};
+}
 
 std::string_view stripped(std::string_view text) {
   size_t begin = text.size(), end = 0;
@@ -183,18 +148,22 @@ std::string_view stripped(std::string_view text) {
   return end == 0 ? text.substr(0, 0) : text.substr(begin, end - begin);
 }
 
-std::vector<uint32_t> nfd(std::string_view text) {
-  std::vector<uint32_t> code_points;
-  for (size_t position = 0; position < text.size();) append_decomposed(code_points, next_code_point(text, position));
-  order_marks(code_points);
-  return code_points;
-}
-
-std::string nfc(std::string_view text) {
+std::string normalized(std::string_view text, NormalForm form) {
   if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
     return std::string(text);
+  const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
+  const bool compatible = form == NormalForm::nfkc || form == NormalForm::nfkd;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                                                      (compatible ? UTF8PROC_COMPAT : 0));
   std::string out;
-  for (uint32_t code_point : composed(nfd(text))) append_utf8(out, code_point);
+  size_t done = 0;
+  for (size_t at = 0, next = 0; at < text.size(); at = next) {
+    if (!is_never_normalized(next_code_point(text, next))) continue;
+    append_normalized(out, text.substr(done, at - done), options);
+    out += text.substr(at, next - at);
+    done = next;
+  }
+  append_normalized(out, text.substr(done), options);
   return out;
 }
 

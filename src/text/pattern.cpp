@@ -1,0 +1,171 @@
+#include "text/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "blipft/error.h"
+#include "text/pattern_translator.h"
+#include "text/unicode.h"
+
+namespace blipft {
+namespace {
+
+// What one match may take: a step is about a nanosecond, and known patterns take a few for each character.
+constexpr size_t max_steps = 1'000'000, max_steps_per_character = 16;
+constexpr uint32_t max_heap_kib = 65536;
+constexpr size_t jit_stack_bytes = size_t{1} << 20;
+
+template <auto Free>
+struct Freed {
+  template <class T>
+  void operator()(T* made) const { Free(made); }
+};
+
+/// What a thread needs for matching.
+struct Matcher {
+  std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>> data{pcre2_match_data_create(1, nullptr)};
+  std::unique_ptr<pcre2_match_context, Freed<pcre2_match_context_free>> context{pcre2_match_context_create(nullptr)};
+  std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>> stack{
+      pcre2_jit_stack_create(32768, jit_stack_bytes, nullptr)};
+  std::string bytes;                         ///< of the text's characters
+
+  Matcher() {
+    pcre2_set_heap_limit(context.get(), max_heap_kib);
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
+};
+
+}  // namespace
+
+struct Pattern::Compiled {
+  std::string place, expression;
+  std::vector<uint8_t> byte_of;
+  std::unique_ptr<pcre2_code, Freed<pcre2_code_free>> code;
+};
+
+Pattern::Pattern(const std::string& expression, std::string place) {
+  TranslatedPattern translated = translate_pattern(expression, place);
+  int error = 0;
+  size_t at = 0;
+  auto compiled = std::make_unique<Compiled>();
+  compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.pcre2.data()), translated.pcre2.size(),
+                                     PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &error, &at, nullptr));
+  if (!compiled->code) {
+    PCRE2_UCHAR message[256];
+    pcre2_get_error_message(error, message, sizeof(message));
+    throw UserError(concat(place, ": PCRE2 refuses the pattern \"", brief(expression, 200), "\": ",
+                           reinterpret_cast<const char*>(message), ". Use a tokenizer with another pattern."));
+  }
+  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // where it fails matching is slower
+  compiled->place = std::move(place);
+  compiled->expression = expression;
+  compiled->byte_of = std::move(translated.byte_of);
+  compiled_ = std::move(compiled);
+}
+
+Pattern::~Pattern() = default;
+
+std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) const {
+  thread_local Matcher matcher;
+  std::string& bytes = matcher.bytes;
+  bytes.resize(text.size());
+  size_t count = 0;
+  for (size_t at = 0; at < text.size(); ++count)
+    bytes[count] = static_cast<char>(compiled_->byte_of[unicode::next_code_point(text, at)]);
+  std::vector<std::pair<size_t, size_t>> found;
+  const bool ascii = count == text.size();
+  size_t place = 0, character = 0;           // of the text: a byte, and the character that begins there
+  const auto byte_at = [&](size_t wanted) {
+    if (ascii) return wanted;
+    for (; character < wanted; ++character)
+      for (++place; place < text.size() && (text[place] & 0xC0) == 0x80;) ++place;
+    return place;
+  };
+  const size_t* const match = pcre2_get_ovector_pointer(matcher.data.get());
+  const size_t limit = std::min<size_t>(max_steps + count * max_steps_per_character, UINT32_MAX);
+  pcre2_set_match_limit(matcher.context.get(), static_cast<uint32_t>(limit));
+  size_t last_end = SIZE_MAX;
+  for (size_t from = 0; from <= count;) {
+    const int result = pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), count, from, 0,
+                                   matcher.data.get(), matcher.context.get());
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    BLIPFT_USER_CHECK(result > 0, compiled_->place, ": found a text of ", text.size(), " bytes in which the pattern \"",
+                      brief(compiled_->expression, 200), "\" takes too many steps from byte ", byte_at(from), " on (PCRE2's error ",
+                      result, "), expected at most ", limit, ". Use a tokenizer with another pattern.");
+    if (match[0] == match[1] && match[1] == last_end) {  // nothing, where the last match ended
+      ++from;
+      continue;
+    }
+    from = last_end = match[1];
+    const size_t begin = byte_at(match[0]);
+    found.emplace_back(begin, byte_at(match[1]));
+  }
+  if (bytes.capacity() > jit_stack_bytes) std::string().swap(bytes);
+  return found;
+}
+
+namespace {
+
+using Piece = std::pair<std::string_view, bool>;  ///< and whether the pattern matched it
+
+/// Joins each matched piece to the one before it, unless that is matched too.
+std::vector<Piece> merged(const std::vector<Piece>& pieces, bool backwards) {
+  std::vector<Piece> out;
+  bool matched = false;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& piece = pieces[backwards ? pieces.size() - 1 - i : i];
+    if (piece.second && !matched && !out.empty()) {
+      const std::string_view other = out.back().first;
+      const char* const begin = backwards ? piece.first.data() : other.data();
+      out.back().first = {begin, other.size() + piece.first.size()};
+    } else {
+      out.push_back(piece);
+    }
+    matched = piece.second;
+  }
+  if (backwards) std::reverse(out.begin(), out.end());
+  return out;
+}
+
+void split_once(std::string_view text, const SplitStep& step, std::vector<std::string_view>& words) {
+  using enum SplitStep::Behavior;
+  std::vector<Piece> pieces;
+  size_t done = 0;
+  const auto add = [&](size_t end, bool matched) {
+    const std::string_view piece = text.substr(done, end - done);
+    done = end;
+    if (step.behavior == contiguous && !pieces.empty() && pieces.back().second == matched)
+      pieces.back().first = {pieces.back().first.data(), pieces.back().first.size() + piece.size()};
+    else
+      pieces.emplace_back(piece, matched);
+  };
+  for (const auto& [begin, end] : step.pattern->matches(text)) {
+    if (begin > done) add(begin, step.inverted);
+    add(end, !step.inverted);
+  }
+  if (done < text.size()) add(text.size(), step.inverted);
+  if (step.behavior == merged_with_previous || step.behavior == merged_with_next)
+    pieces = merged(pieces, step.behavior == merged_with_next);
+  for (const auto& [piece, matched] : pieces)
+    if (!piece.empty() && !(matched && step.behavior == removed)) words.push_back(piece);
+}
+
+}  // namespace
+
+std::vector<std::string_view> split(std::string_view text, const std::vector<SplitStep>& steps) {
+  std::vector<std::string_view> words, parts;
+  if (!text.empty()) words.push_back(text);
+  for (const SplitStep& step : steps) {
+    parts.swap(words);
+    words.clear();
+    for (const std::string_view part : parts) split_once(part, step, words);
+  }
+  return words;
+}
+
+const char* const gpt2_expression = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+}  // namespace blipft

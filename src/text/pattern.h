@@ -1,0 +1,43 @@
+// Regular expressions of tokenizer.json, and the splitting of texts by them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace blipft {
+
+/// A pattern in Oniguruma's syntax. Thread-safe.
+class Pattern {
+ public:
+  /// `place` (file and key) begins messages. Throws UserError if the pattern is not supported (see pattern_translator.h).
+  Pattern(const std::string& expression, std::string place);
+  ~Pattern();
+
+  /// The first and the last byte + 1 of each match in well-formed UTF-8, as Oniguruma's search finds them one behind the other.
+  /// Throws UserError if that takes too many steps.
+  std::vector<std::pair<size_t, size_t>> matches(std::string_view text) const;
+
+ private:
+  struct Compiled;
+  std::unique_ptr<const Compiled> compiled_;
+};
+
+/// How a text is split where the pattern matches. The names are those of tokenizer.json.
+struct SplitStep {
+  enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+  std::shared_ptr<const Pattern> pattern;
+  Behavior behavior = Behavior::isolated;
+  bool inverted = false;                     ///< what matches and what does not are exchanged
+};
+
+/// The words that the steps leave of a text, one step behind the other; none is empty.
+std::vector<std::string_view> split(std::string_view text, const std::vector<SplitStep>& steps);
+
+/// GPT-2's, of which the files say nothing.
+extern const char* const gpt2_expression;
+
+}  // namespace blipft
