@@ -44,6 +44,7 @@ struct Pattern::Compiled {
   std::string place, expression;
   std::vector<uint8_t> byte_of;
   std::unique_ptr<pcre2_code, Freed<pcre2_code_free>> code;
+  decltype(&pcre2_match) match = nullptr;
 };
 
 Pattern::Pattern(const std::string& expression, std::string place) {
@@ -59,7 +60,8 @@ Pattern::Pattern(const std::string& expression, std::string place) {
     throw UserError(concat(place, ": PCRE2 refuses the pattern \"", brief(expression, 200), "\": ",
                            reinterpret_cast<const char*>(message), ". Use a tokenizer with another pattern."));
   }
-  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // where it fails matching is slower
+  // Where there is no JIT, matching is slower.
+  compiled->match = pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE) == 0 ? pcre2_jit_match : pcre2_match;
   compiled->place = std::move(place);
   compiled->expression = expression;
   compiled->byte_of = std::move(translated.byte_of);
@@ -72,9 +74,12 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
   thread_local Matcher matcher;
   std::string& bytes = matcher.bytes;
   bytes.resize(text.size());
+  const uint8_t* const byte_of = compiled_->byte_of.data();
   size_t count = 0;
-  for (size_t at = 0; at < text.size(); ++count)
-    bytes[count] = static_cast<char>(compiled_->byte_of[unicode::next_code_point(text, at)]);
+  for (size_t at = 0; at < text.size(); ++count) {
+    const auto lead = static_cast<uint8_t>(text[at]);
+    bytes[count] = static_cast<char>(byte_of[lead < 0x80 ? (++at, lead) : unicode::next_code_point(text, at)]);
+  }
   std::vector<std::pair<size_t, size_t>> found;
   const bool ascii = count == text.size();
   size_t place = 0, character = 0;           // of the text: a byte, and the character that begins there
@@ -89,8 +94,8 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
   pcre2_set_match_limit(matcher.context.get(), static_cast<uint32_t>(limit));
   size_t last_end = SIZE_MAX;
   for (size_t from = 0; from <= count;) {
-    const int result = pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), count, from, 0,
-                                   matcher.data.get(), matcher.context.get());
+    const int result = compiled_->match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), count, from, 0,
+                                        matcher.data.get(), matcher.context.get());
     if (result == PCRE2_ERROR_NOMATCH) break;
     BLIPFT_USER_CHECK(result > 0, compiled_->place, ": found a text of ", text.size(), " bytes in which the pattern \"",
                       brief(compiled_->expression, 200), "\" takes too many steps from byte ", byte_at(from), " on (PCRE2's error ",
@@ -134,6 +139,15 @@ void split_once(std::string_view text, const SplitStep& step, std::vector<std::s
   using enum SplitStep::Behavior;
   std::vector<Piece> pieces;
   size_t done = 0;
+  if (step.behavior == isolated) {           // most are
+    for (const auto& [begin, end] : step.pattern->matches(text)) {
+      if (begin > done) words.push_back(text.substr(done, begin - done));
+      if (end > begin) words.push_back(text.substr(begin, end - begin));
+      done = end;
+    }
+    if (done < text.size()) words.push_back(text.substr(done));
+    return;
+  }
   const auto add = [&](size_t end, bool matched) {
     const std::string_view piece = text.substr(done, end - done);
     done = end;

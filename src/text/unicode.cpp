@@ -93,7 +93,13 @@ void append_utf8(std::string& text, uint32_t code_point) {
 std::string repair_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t position = 0; position < text.size();) append_utf8(out, next_code_point(text, position));
+  for (size_t position = 0; position < text.size();) {
+    size_t end = position;
+    while (end < text.size() && static_cast<uint8_t>(text[end]) < 0x80) ++end;
+    out.append(text, position, end - position);
+    position = end;
+    if (position < text.size()) append_utf8(out, next_code_point(text, position));
+  }
   return out;
 }
 

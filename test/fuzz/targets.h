@@ -9,6 +9,7 @@
   row(safetensors)               \
   row(checkpoint)                \
   row(tokenizer)                 \
+  row(pattern)                   \
   row(metadata)                  \
   row(json_records)              \
   row(tar)                       \

@@ -4,10 +4,18 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "blipft/error.h"
+#include "blipft/family.h"
+#include "blipft/text.h"
 #include "support/error_message.h"
 
 using namespace blipft;
@@ -126,5 +134,38 @@ TEST_SUITE("pattern") {
       const Pattern pattern(expression, "f");
       CHECK(seconds([&] { (void)pattern.matches(std::string(2000, 'a') + "!c"); }) < 1);
     }
+  }
+
+  // tools/compare_tokenizers.py makes the folder.
+  TEST_CASE("the tokenizers of a folder give the ids and texts of their cases" * doctest::skip()) {
+    namespace fs = std::filesystem;
+    const char* const root = std::getenv("BLIPFT_TOKENIZERS");
+    REQUIRE(root != nullptr);
+    size_t tokenizers = 0, texts = 0, refused = 0;
+    for (const auto& folder : fs::directory_iterator(root)) {
+      const auto json = nlohmann::json::parse(std::ifstream(folder.path() / "cases.json"));
+      std::unique_ptr<Tokenizer> tokenizer;
+      const std::string message = testing::message_of([&] { tokenizer = load_tokenizer(folder.path().string(), {}); });
+      const auto name = json["name"].get<std::string>();
+      INFO(name);
+      ++tokenizers;
+      if (!message.empty()) {
+        ++refused;
+        std::cout << "refused " << message << std::endl;
+        INFO(message);
+        CHECK(json["may_be_refused"].get<bool>());
+        continue;
+      }
+      for (const auto& entry : json["cases"]) {
+        ++texts;
+        const std::string label = entry.dump();
+        INFO(label);
+        const auto ids = tokenizer->encode(entry["text"], {.add_special_tokens = false});
+        CHECK(ids == entry["ids"].get<std::vector<int32_t>>());
+        CHECK(tokenizer->decode(ids, {.skip_special_tokens = false}) == entry["decoded"].get<std::string>());
+      }
+    }
+    CHECK(tokenizers > refused);
+    std::cout << "compared " << tokenizers << " tokenizers, " << refused << " refused, " << texts << " texts" << std::endl;
   }
 }
