@@ -72,6 +72,7 @@ TEST_SUITE("pattern") {
         {R"(x*?)", "xxy", {"x", "x", "y"}},
         {"", "ab", {"a", "b"}},
         {R"(\N+\O)", "ab\nc", {"ab\n", "c"}},
+        {R"((?>[op]+?p?+)p{2,})", "popppp", {"p", "opppp"}},
         {R"((?<=a)b|b(?!c)|(?>d)(?#e)f)", "abbcbdf", {"a", "b", "bc", "b", "df"}},
     };
     for (const auto& [expression, text, expected] : cases) {
