@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Compares blipft with the `tokenizers` library: random tokenizers and odd texts must give the same ids and decoded texts.
+"""Compares blipft with the `tokenizers` library: ids and decoded texts of random tokenizers and odd texts are the same.
 
     tools/compare_tokenizers.py [--count 1000] [--texts 300] [--seed N] [--tests build/cpu/tests]
 
-Each tokenizer is trained on random texts: BPE with the pre-tokenizer of a published model or with a random pattern, Unigram, or
-WordPiece. Texts have code points of every general category up to Unicode 16. blipft may refuse random patterns, nothing else.
+Each tokenizer is trained on random texts: BPE with the pre-tokenizer of a published model or with a random pattern,
+Unigram, or WordPiece. Texts have code points of every general category up to Unicode 16. blipft may refuse random
+patterns, nothing else.
 It needs the `tokenizers` package; what reads the tokenizers is the case "the tokenizers of a folder" of the unit tests.
 """
 import argparse
@@ -26,28 +27,34 @@ KIMI_CAPITALS, KIMI_SMALL = (f"[{letters[1:-1]}&&[^\\p{{Han}}]]" for letters in 
 PATTERNS = {  # name: patterns, each a Split with behavior isolated
     "gpt2": [GPT2],
     "llama3": [CONTRACTIONS + "|" + LEAD + r"\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES],
-    "o200k": [LEAD + CAPITALS + "*" + SMALL + "+" + CONTRACTIONS + "?|" + LEAD + CAPITALS + "+" + SMALL + "*" + CONTRACTIONS
-              + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES],
-    "cl100k": [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"],
+    "o200k": [LEAD + CAPITALS + "*" + SMALL + "+" + CONTRACTIONS + "?|" + LEAD + CAPITALS + "+" + SMALL + "*"
+              + CONTRACTIONS + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES],
+    "cl100k": [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+               r"|\s+(?!\S)|\s+"],
     "qwen2": [CONTRACTIONS + "|" + LEAD + r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES],
     "qwen3.5": [CONTRACTIONS + "|" + LEAD + r"[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + SPACES],
     "deepseek_v3": [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-                    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
-                    + SPACES],
+                    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+                    r"| ?[\p{P}\p{S}]+[\r\n]*" + SPACES],
     "deepseek": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"],
-    "tekken": [LEAD + CAPITALS + "*" + SMALL + "+|" + LEAD + CAPITALS + "+" + SMALL + r"*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES],
-    "kimi": [r"[\p{Han}]+|" + LEAD + KIMI_CAPITALS + "*" + KIMI_SMALL + "+" + CONTRACTIONS + "?|" + LEAD + KIMI_CAPITALS + "+"
-             + KIMI_SMALL + "*" + CONTRACTIONS + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES],
+    "tekken": [LEAD + CAPITALS + "*" + SMALL + "+|" + LEAD + CAPITALS + "+" + SMALL
+               + r"*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES],
+    "kimi": [r"[\p{Han}]+|" + LEAD + KIMI_CAPITALS + "*" + KIMI_SMALL + "+" + CONTRACTIONS + "?|" + LEAD
+             + KIMI_CAPITALS + "+" + KIMI_SMALL + "*" + CONTRACTIONS + r"?|\p{N}{1,3}"
+             r"| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES],
     "bloom": [" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"],
 }
 PATTERNS["nemotron"] = PATTERNS["tekken"]
 CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 BEHAVIORS = ["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]
-ATOMS = [r"\p{L}", r"\p{Lu}", r"\p{N}", r"\p{M}", r"\p{P}", r"\p{S}", r"\p{Han}", r"\p{Latin}", r"\P{Cyrillic}", r"\p{^Z}", r"\s", r"\S",
-         r"\w", r"\W", r"\d", r"\h", r"[[:alpha:]]", r"[[:punct:]]", r"[[:upper:]]", r"[[:^lower:]]", r"[[:alnum:]]", r"[[:print:]]",
-         r"[^\s\p{L}\p{N}]", r"[a-z&&[^aeiou]]", r"[\p{L}&&[^\p{Latin}]]", "[a-c\u0400-\u04ff-]", ".", "a", "'", " ", r"\n", r"\r", r"\R",
-         r"\N", r"\u00e9", r"\x{1F600}", r"(?i:b)", r"(?i:[k-t])", r"(?m:.)", "[^a]", r"\p{C}", r"\p{Cn}", r"[[:graph:]]", r"\p{Alphabetic}"]
-QUANTIFIERS = ["", "", "", "?", "*", "+", "++", "*+", "?+", "+?", "*?", "??", "{1,3}", "{2}", "{,2}", "{1,3}+", "{2,}", "{1,2}?"]
+ATOMS = [r"\p{L}", r"\p{Lu}", r"\p{N}", r"\p{M}", r"\p{P}", r"\p{S}", r"\p{Han}", r"\p{Latin}", r"\P{Cyrillic}",
+         r"\p{^Z}", r"\s", r"\S", r"\w", r"\W", r"\d", r"\h", r"[[:alpha:]]", r"[[:punct:]]", r"[[:upper:]]",
+         r"[[:^lower:]]", r"[[:alnum:]]", r"[[:print:]]", r"[^\s\p{L}\p{N}]", r"[a-z&&[^aeiou]]",
+         r"[\p{L}&&[^\p{Latin}]]", "[a-c\u0400-\u04ff-]", ".", "a", "'", " ", r"\n", r"\r", r"\R", r"\N", r"\u00e9",
+         r"\x{1F600}", r"(?i:b)", r"(?i:[k-t])", r"(?m:.)", "[^a]", r"\p{C}", r"\p{Cn}", r"[[:graph:]]",
+         r"\p{Alphabetic}"]
+QUANTIFIERS = ["", "", "", "?", "*", "+", "++", "*+", "?+", "+?", "*?", "??", "{1,3}", "{2}", "{,2}", "{1,3}+", "{2,}",
+               "{1,2}?"]
 ANCHORS = ["^", "$", r"\b", r"\B", r"\A", r"\z", r"\Z", r"(?!\S)", r"(?=\p{L})", r"(?<=\s)", r"(?<!\p{N})"]
 
 
@@ -72,16 +79,21 @@ class Texts:
 
     def __init__(self, rng):
         self.rng = rng
-        self.blocks = [(0x61, 0x7a), (0x41, 0x5a), (0x30, 0x39), (0x20, 0x7e), (0xa0, 0x17f), (0x300, 0x36f), (0x370, 0x52f),
-                       (0x590, 0x6ff), (0x900, 0x97f), (0xe00, 0xeff), (0x1100, 0x11ff), (0x1c80, 0x1cbf), (0x1e00, 0x1fff),
-                       (0x2000, 0x206f), (0x2100, 0x24ff), (0x3000, 0x30ff), (0x4e00, 0x4fff), (0xa640, 0xa7ff), (0xac00, 0xac7f),
-                       (0xf900, 0xfaff), (0xfb00, 0xfb4f), (0xff00, 0xffef), (0x105c0, 0x105ff), (0x10d40, 0x10d8f), (0x11380, 0x113ff),
-                       (0x11bc0, 0x11bff), (0x11f00, 0x11f5f), (0x16100, 0x1613f), (0x16d40, 0x16d7f), (0x1cc00, 0x1ceb3),
-                       (0x1d400, 0x1d7ff), (0x1e030, 0x1e08f), (0x1e4d0, 0x1e5ff), (0x1f100, 0x1f9ff), (0x1fbcb, 0x1fbf9), (0x20000, 0x20100),
-                       (0x2ebf0, 0x2ec10), (0x31350, 0x31370), (0xe0000, 0xe007f)]
-        self.words = ["it's", "WE'LL", "'\u017f", "don't", "\u00df", "\u0130", "i\u0307", "\u03a3\u03a3", "\u212a", "e\u0301", "\r\n", "\n\n",
-                      "  ", "\t", "\u180e", "\u200d", "\u0085", "\u2028", "\u3000", "\U0001f468\u200d\U0001f469", "123456", "\u0663\u0664", "\u00b2\u00bd",
-                      "camelCase", "HTTPServer", "<s>", "</s>", "<mark>", "_x", "...", "://", "\ufeff", "\ud55c\uad6d", "\u1112\u1161\u11ab"]
+        self.blocks = [(0x61, 0x7a), (0x41, 0x5a), (0x30, 0x39), (0x20, 0x7e), (0xa0, 0x17f), (0x300, 0x36f),
+                       (0x370, 0x52f), (0x590, 0x6ff), (0x900, 0x97f), (0xe00, 0xeff),
+                       (0x1100, 0x11ff), (0x1c80, 0x1cbf), (0x1e00, 0x1fff), (0x2000, 0x206f),
+                       (0x2100, 0x24ff), (0x3000, 0x30ff), (0x4e00, 0x4fff), (0xa640, 0xa7ff), (0xac00, 0xac7f),
+                       (0xf900, 0xfaff), (0xfb00, 0xfb4f), (0xff00, 0xffef), (0x105c0, 0x105ff), (0x10d40, 0x10d8f),
+                       (0x11380, 0x113ff), (0x11bc0, 0x11bff), (0x11f00, 0x11f5f), (0x16100, 0x1613f),
+                       (0x16d40, 0x16d7f), (0x1cc00, 0x1ceb3), (0x1d400, 0x1d7ff),
+                       (0x1e030, 0x1e08f), (0x1e4d0, 0x1e5ff), (0x1f100, 0x1f9ff),
+                       (0x1fbcb, 0x1fbf9), (0x20000, 0x20100), (0x2ebf0, 0x2ec10),
+                       (0x31350, 0x31370), (0xe0000, 0xe007f)]
+        self.words = ["it's", "WE'LL", "'\u017f", "don't", "\u00df", "\u0130", "i\u0307", "\u03a3\u03a3", "\u212a",
+                      "e\u0301", "\r\n", "\n\n", "  ", "\t", "\u180e", "\u200d", "\u0085", "\u2028", "\u3000",
+                      "\U0001f468\u200d\U0001f469", "123456", "\u0663\u0664", "\u00b2\u00bd", "camelCase",
+                      "HTTPServer", "<s>", "</s>", "<mark>", "_x", "...", "://", "\ufeff", "\ud55c\uad6d",
+                      "\u1112\u1161\u11ab"]
 
     def character(self):
         if self.rng.random() < 0.1:
@@ -111,19 +123,24 @@ def make_bpe(rng):
     """A byte-level BPE: (tokenizer, trainer, whether it may be refused)."""
     name = rng.choice([*PATTERNS, "clip", "digits", "whitespace", "random", "random", "random"])
     tokenizer = Tokenizer(models.BPE(ignore_merges=rng.random() < 0.3))
-    forms = [None, normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.Lowercase(),
-             normalizers.Sequence([normalizers.NFD(), normalizers.Replace(Regex(r"\p{M}+"), ""), normalizers.Lowercase()])]
+    forms = [None, normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(),
+    normalizers.Lowercase(),
+             normalizers.Sequence([normalizers.NFD(), normalizers.Replace(Regex(r"\p{M}+"), ""),
+                                   normalizers.Lowercase()])]
     normalizer = normalizers.NFC() if name.startswith("qwen") else rng.choice(forms) if rng.random() < 0.5 else None
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rng.random() < 0.2)
     if name == "gpt2":
         parts = [pre_tokenizers.ByteLevel(add_prefix_space=rng.random() < 0.5)]
     elif name == "clip":
-        normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+        normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "),
+                                           normalizers.Lowercase()])
         parts = [regex(CLIP, "removed", True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     elif name == "digits":
-        parts = [pre_tokenizers.Digits(individual_digits=rng.random() < 0.5), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        parts = [pre_tokenizers.Digits(individual_digits=rng.random() < 0.5),
+                 pre_tokenizers.ByteLevel(add_prefix_space=False)]
     elif name == "whitespace":
-        parts = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(rng.choice(["-", ".", " ", "a'"]), rng.choice(BEHAVIORS)), level]
+        split = pre_tokenizers.Split(rng.choice(["-", ".", " ", "a'"]), rng.choice(BEHAVIORS))
+        parts = [pre_tokenizers.WhitespaceSplit(), split, level]
     elif name == "random":
         name = random_pattern(rng)
         parts = [regex(name, rng.choice(BEHAVIORS), rng.random() < 0.3), level]
@@ -149,10 +166,12 @@ def make_gemma(rng):
 def make_unigram(rng):
     tokenizer = Tokenizer(models.Unigram())
     if rng.random() < 0.7:
-        tokenizer.normalizer = rng.choice([normalizers.NFC, normalizers.NFKC, normalizers.NFKD, normalizers.Lowercase])()
+        tokenizer.normalizer = rng.choice([normalizers.NFC, normalizers.NFKC, normalizers.NFKD,
+        normalizers.Lowercase])()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     tokenizer.decoder = decoders.Metaspace()
-    return tokenizer, trainers.UnigramTrainer(vocab_size=5000, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False), "unigram", False
+    trainer = trainers.UnigramTrainer(vocab_size=5000, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False)
+    return tokenizer, trainer, "unigram", False
 
 
 def make_word_piece(rng):
@@ -161,7 +180,8 @@ def make_word_piece(rng):
     tokenizer.normalizer = normalizers.BertNormalizer(**flags)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    return tokenizer, trainers.WordPieceTrainer(vocab_size=800, special_tokens=["[UNK]"], show_progress=False), "word_piece", False
+    trainer = trainers.WordPieceTrainer(vocab_size=800, special_tokens=["[UNK]"], show_progress=False)
+    return tokenizer, trainer, "word_piece", False
 
 
 def make_tokenizer(rng, folder, count):
@@ -205,8 +225,8 @@ def main():
                     except BaseException as error:  # what the library throws where a pattern takes it too many steps
                         if type(error).__name__ != "PanicException":
                             raise
-            run = subprocess.run([args.tests, "-ns", "-tc=the tokenizers of a folder*"], env={**os.environ, "BLIPFT_TOKENIZERS": folder},
-                                 capture_output=True, text=True, errors="replace")
+            run = subprocess.run([args.tests, "-ns", "-tc=the tokenizers of a folder*"], capture_output=True, text=True,
+                                 errors="replace", env={**os.environ, "BLIPFT_TOKENIZERS": folder})
             for line in run.stdout.splitlines()[:1000]:
                 if run.returncode or line.startswith(("compared", "refused")):
                     print(line, flush=True)

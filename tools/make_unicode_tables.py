@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_additions.cpp: what the `tokenizers` library knows of Unicode that the installed utf8proc and PCRE2
-do not, or know otherwise.
+"""Writes src/text/unicode_additions.cpp: what the `tokenizers` library knows of Unicode that the installed utf8proc and
+PCRE2 do not, or know otherwise.
 
-The library is asked about every code point: its regular expressions for general categories, Alphabetic, Lowercase and scripts,
-its Lowercase normalizer for small letters, and its normal forms, which are of an older Unicode, for what they leave alone.
+The library is asked about every code point: its regular expressions for general categories, Alphabetic, Lowercase and
+scripts, its Lowercase normalizer for small letters, and its normal forms, of an older Unicode, for what they do not do.
 
     python3 tools/make_unicode_tables.py src/text/unicode_additions.cpp
 
@@ -16,14 +16,15 @@ import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
-SCRIPTS = """Adlam Ahom Arabic Armenian Avestan Balinese Bamum Batak Bengali Bopomofo Brahmi Braille Buginese Buhid Canadian_Aboriginal
-Chakma Cham Cherokee Coptic Cuneiform Cypriot Cyrillic Deseret Devanagari Duployan Egyptian_Hieroglyphs Elbasan Ethiopic Georgian
-Glagolitic Gothic Grantha Greek Gujarati Gurmukhi Han Hangul Hanunoo Hebrew Hiragana Imperial_Aramaic Javanese Kaithi Kannada Katakana
-Kayah_Li Kharoshthi Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Linear_A Linear_B Lisu Lycian Lydian Malayalam Mandaic Manichaean
-Meetei_Mayek Mongolian Mro Myanmar New_Tai_Lue Newa Nko Ogham Ol_Chiki Old_Italic Old_Permic Old_Persian Old_Turkic Oriya Osage Osmanya
-Pahawh_Hmong Phags_Pa Phoenician Rejang Runic Samaritan Saurashtra Sharada Shavian Siddham Sinhala Sora_Sompeng Sundanese Syloti_Nagri
-Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangut Telugu Thaana Thai Tibetan Tifinagh Tirhuta Ugaritic Vai Warang_Citi
-Yi Yezidi""".split()
+SCRIPTS = """Adlam Ahom Arabic Armenian Avestan Balinese Bamum Batak Bengali Bopomofo Brahmi Braille Buginese Buhid
+Canadian_Aboriginal Chakma Cham Cherokee Coptic Cuneiform Cypriot Cyrillic Deseret Devanagari Duployan
+Egyptian_Hieroglyphs Elbasan Ethiopic Georgian Glagolitic Gothic Grantha Greek Gujarati Gurmukhi Han Hangul Hanunoo
+Hebrew Hiragana Imperial_Aramaic Javanese Kaithi Kannada Katakana Kayah_Li Kharoshthi Khmer Khojki Khudawadi Lao Latin
+Lepcha Limbu Linear_A Linear_B Lisu Lycian Lydian Malayalam Mandaic Manichaean Meetei_Mayek Mongolian Mro Myanmar
+New_Tai_Lue Newa Nko Ogham Ol_Chiki Old_Italic Old_Permic Old_Persian Old_Turkic Oriya Osage Osmanya Pahawh_Hmong
+Phags_Pa Phoenician Rejang Runic Samaritan Saurashtra Sharada Shavian Siddham Sinhala Sora_Sompeng Sundanese
+Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangut Telugu Thaana Thai Tibetan Tifinagh
+Tirhuta Ugaritic Vai Warang_Citi Yi Yezidi""".split()
 LAST = 0x10FFFF
 
 
@@ -92,7 +93,9 @@ class Utf8proc:
 
     def nfkd(self, cp):
         made = (ctypes.c_uint32 * 32)()
-        size = self.library.utf8proc_decompose_char(cp, made, ctypes.c_ssize_t(32), 1 << 2 | 1 << 4, ctypes.byref(ctypes.c_int()))
+        options = 1 << 2 | 1 << 4  # compatible decompositions
+        size = self.library.utf8proc_decompose_char(cp, made, ctypes.c_ssize_t(32), options,
+                                                    ctypes.byref(ctypes.c_int()))
         return "".join(map(chr, made[:size]))
 
 
@@ -121,7 +124,8 @@ def write_array(out, declaration, cells):
 
 
 def write_ranges(out, name, cps):
-    write_array(out, f"constexpr unicode::CodePoints {name}_ranges[]", [f"{{0x{a:x}, 0x{b:x}}}" for a, b, _ in runs(cps)])
+    write_array(out, f"constexpr unicode::CodePoints {name}_ranges[]",
+                [f"{{0x{a:x}, 0x{b:x}}}" for a, b, _ in runs(cps)])
     out.write(f"const std::span<const unicode::CodePoints> {name} = {name}_ranges;\n\n")
 
 
@@ -135,21 +139,24 @@ def main():
              if len(letter := lower.normalize_str(chr(cp))) == 1 and ord(letter) != utf8proc.small_letter(cp)}
     members = []
     for name in ["Alphabetic", "Lowercase", *SCRIPTS]:
-        more = matching(rf"\p{{{name}}}") - pcre2.matching(name if name in ("Alphabetic", "Lowercase") else f"sc:{name}")
+        known = pcre2.matching(name if name in ("Alphabetic", "Lowercase") else f"sc:{name}")
+        more = matching(rf"\p{{{name}}}") - known
         kind = {"Alphabetic": "L", "Lowercase": "Ll"}.get(name)  # these are added by their categories
         members += [(name.lower().replace("_", ""), first, last)
                     for first, last, _ in runs(cp for cp in more if not kind or not category[cp].startswith(kind))]
     with open(sys.argv[1], "w", encoding="ascii") as out:
         out.write("// Written by tools/make_unicode_tables.py; do not edit.\n"
                   f"// As tokenizers {tokenizers.__version__} has them.\n"
-                  "#include \"text/unicode_additions.h\"\n\nnamespace blipft::unicode {\nnamespace {\n\nusing enum Category;\n\n")
+                  "#include \"text/unicode_additions.h\"\n\n"
+                  "namespace blipft::unicode {\nnamespace {\n\nusing enum Category;\n\n")
         write_array(out, "constexpr AddedCategory categories[]",
                     [f"{{0x{a:x}, 0x{b:x}, {name}}}" for a, b, name in runs(added, lambda cp: category.get(cp, "Cn"))])
         write_array(out, "constexpr AddedCapitals capitals[]",
                     [f"{{0x{a:x}, 0x{b:x}, {distance}}}" for a, b, distance in runs(small, small.get)])
         write_array(out, "constexpr AddedMembers members[]",
                     [f"{{\"{name}\", 0x{a:x}, 0x{b:x}}}" for name, a, b in sorted(members)])
-        write_array(out, "constexpr CodePoints untouched[]", [f"{{0x{a:x}, 0x{b:x}}}" for a, b, _ in runs(never_normalized(utf8proc))])
+        write_array(out, "constexpr CodePoints untouched[]",
+                    [f"{{0x{a:x}, 0x{b:x}}}" for a, b, _ in runs(never_normalized(utf8proc))])
         out.write("}  // namespace\n\n"
                   "const std::span<const AddedCategory> added_categories = categories;\n"
                   "const std::span<const AddedCapitals> added_capitals = capitals;\n"

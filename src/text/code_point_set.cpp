@@ -20,7 +20,8 @@ template <class Keeps>
 CodePointSet combined(const CodePointSet& a, const CodePointSet& b, const Keeps& keeps) {
   CodePointSet out;
   for (size_t i = 0, j = 0; i < a.size() || j < b.size();) {
-    const uint32_t at = std::min(i < a.size() ? a[i] : unicode::code_points, j < b.size() ? b[j] : unicode::code_points);
+    const uint32_t at =
+        std::min(i < a.size() ? a[i] : unicode::code_points, j < b.size() ? b[j] : unicode::code_points);
     if (i < a.size() && a[i] == at) ++i;
     if (j < b.size() && b[j] == at) ++j;
     if (keeps(i % 2 == 1, j % 2 == 1) != (out.size() % 2 == 1)) out.push_back(at);
@@ -143,7 +144,8 @@ std::optional<CodePointSet> named_set(const std::string& given, bool bracket) {
   if (name == "xdigit") return united(range_set('0', '9'), united(range_set('A', 'F'), range_set('a', 'f')));
   if (name == "word") {
     // Oniguruma has no joiners, and ² ³ ¹ ¼ ½ ¾.
-    const CodePointSet no_joiners = intersected(all_that(unicode::is_word_character), complement(range_set(0x200C, 0x200D)));
+    const CodePointSet no_joiners =
+        intersected(all_that(unicode::is_word_character), complement(range_set(0x200C, 0x200D)));
     return united(united(no_joiners, range_set(0xB2, 0xB3)), united(range_set(0xB9, 0xB9), range_set(0xBC, 0xBE)));
   }
   if (bracket) return std::nullopt;
@@ -161,17 +163,19 @@ std::optional<CodePointSet> named_set(const std::string& given, bool bracket) {
   return property(name, "sc:" + name);
 }
 
-CodePointSet with_all_cases(const CodePointSet& set, bool& expands) {
+CodePointSet with_all_cases(const CodePointSet& set, std::vector<std::u32string>& others) {
   std::set<uint32_t> more;
   for (const auto& [folded, group] : case_groups()) {
     const bool touched = std::ranges::any_of(group, [&](uint32_t c) { return has(set, c); });
-    if (touched && folded.size() > 1) expands = true;
+    if (touched && folded.size() > 1) others.push_back(folded);
     if (touched) more.insert(group.begin(), group.end());
   }
   CodePointSet out;
   for (const uint32_t c : more) {
-    if (!out.empty() && out.back() == c) ++out.back();
-    else out.insert(out.end(), {c, c + 1});
+    if (!out.empty() && out.back() == c)
+      ++out.back();
+    else
+      out.insert(out.end(), {c, c + 1});
   }
   return united(set, out);
 }

@@ -21,7 +21,9 @@ constexpr size_t jit_stack_bytes = size_t{1} << 20;
 template <auto Free>
 struct Freed {
   template <class T>
-  void operator()(T* made) const { Free(made); }
+  void operator()(T* made) const {
+    Free(made);
+  }
 };
 
 /// What a thread needs for matching.
@@ -30,7 +32,7 @@ struct Matcher {
   std::unique_ptr<pcre2_match_context, Freed<pcre2_match_context_free>> context{pcre2_match_context_create(nullptr)};
   std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>> stack{
       pcre2_jit_stack_create(32768, jit_stack_bytes, nullptr)};
-  std::string bytes;                         ///< of the text's characters
+  std::string bytes;  ///< of the text's characters
 
   Matcher() {
     pcre2_set_heap_limit(context.get(), max_heap_kib);
@@ -54,12 +56,13 @@ Pattern::Pattern(const std::string& expression, std::string place) {
   auto compiled = std::make_unique<Compiled>();
   // Starts are not optimized: 10.42's JIT skips one of "(?>[op]+?p?+)p{2,}" in "popppp". Texts match nearly everywhere.
   compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.pcre2.data()), translated.pcre2.size(),
-                                     PCRE2_NEVER_UTF | PCRE2_NEVER_UCP | PCRE2_NO_START_OPTIMIZE, &error, &at, nullptr));
+                                     PCRE2_NEVER_UTF | PCRE2_NEVER_UCP | PCRE2_NO_START_OPTIMIZE, &error, &at,
+                                     nullptr));
   if (!compiled->code) {
     PCRE2_UCHAR message[256];
     pcre2_get_error_message(error, message, sizeof(message));
-    throw UserError(concat(place, ": PCRE2 refuses the pattern \"", brief(expression, 200), "\": ",
-                           reinterpret_cast<const char*>(message), ". Use a tokenizer with another pattern."));
+    throw UserError(concat(place, ": PCRE2 refuses the pattern \"", brief(expression, 200),
+                           "\": ", reinterpret_cast<const char*>(message), ". Use a tokenizer with another pattern."));
   }
   // Where there is no JIT, matching is slower.
   compiled->match = pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE) == 0 ? pcre2_jit_match : pcre2_match;
@@ -83,7 +86,7 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
   }
   std::vector<std::pair<size_t, size_t>> found;
   const bool ascii = count == text.size();
-  size_t place = 0, character = 0;           // of the text: a byte, and the character that begins there
+  size_t place = 0, character = 0;  // of the text: a byte, and the character that begins there
   const auto byte_at = [&](size_t wanted) {
     if (ascii) return wanted;
     for (; character < wanted; ++character)
@@ -95,12 +98,13 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
   pcre2_set_match_limit(matcher.context.get(), static_cast<uint32_t>(limit));
   size_t last_end = SIZE_MAX;
   for (size_t from = 0; from <= count;) {
-    const int result = compiled_->match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), count, from, 0,
-                                        matcher.data.get(), matcher.context.get());
+    const int result = compiled_->match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), count, from,
+                                        0, matcher.data.get(), matcher.context.get());
     if (result == PCRE2_ERROR_NOMATCH) break;
     BLIPFT_USER_CHECK(result > 0, compiled_->place, ": found a text of ", text.size(), " bytes in which the pattern \"",
-                      brief(compiled_->expression, 200), "\" takes too many steps from byte ", byte_at(from), " on (PCRE2's error ",
-                      result, "), expected at most ", limit, ". Use a tokenizer with another pattern.");
+                      brief(compiled_->expression, 200), "\" takes too many steps from byte ", byte_at(from),
+                      " on (PCRE2's error ", result, "), expected at most ", limit,
+                      ". Use a tokenizer with another pattern.");
     if (match[0] == match[1] && match[1] == last_end) {  // nothing, where the last match ended
       ++from;
       continue;
@@ -140,7 +144,7 @@ void split_once(std::string_view text, const SplitStep& step, std::vector<std::s
   using enum SplitStep::Behavior;
   std::vector<Piece> pieces;
   size_t done = 0;
-  if (step.behavior == isolated) {           // most are
+  if (step.behavior == isolated) {  // most are
     for (const auto& [begin, end] : step.pattern->matches(text)) {
       if (begin > done) words.push_back(text.substr(done, begin - done));
       if (end > begin) words.push_back(text.substr(begin, end - begin));

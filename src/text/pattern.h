@@ -13,12 +13,13 @@ namespace blipft {
 /// A pattern in Oniguruma's syntax. Thread-safe.
 class Pattern {
  public:
-  /// `place` (file and key) begins messages. Throws UserError if the pattern is not supported (see pattern_translator.h).
+  /// `place` (file and key) begins messages. Throws UserError if the pattern is not supported (see
+  /// pattern_translator.h).
   Pattern(const std::string& expression, std::string place);
   ~Pattern();
 
-  /// The first and the last byte + 1 of each match in well-formed UTF-8, as Oniguruma's search finds them one behind the other.
-  /// Throws UserError if that takes too many steps.
+  /// The first and the last byte + 1 of each match in well-formed UTF-8, as Oniguruma's search finds them one behind
+  /// the other. Throws UserError if that takes too many steps.
   std::vector<std::pair<size_t, size_t>> matches(std::string_view text) const;
 
  private:
@@ -31,7 +32,7 @@ struct SplitStep {
   enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
   std::shared_ptr<const Pattern> pattern;
   Behavior behavior = Behavior::isolated;
-  bool inverted = false;                     ///< what matches and what does not are exchanged
+  bool inverted = false;  ///< what matches and what does not are exchanged
 };
 
 /// The words that the steps leave of a text, one step behind the other; none is empty.

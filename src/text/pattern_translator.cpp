@@ -17,13 +17,15 @@ namespace {
 constexpr size_t max_pattern_bytes = 16384, max_sets = 1024, max_kinds = 256;
 constexpr int max_depth = 100;
 constexpr uint32_t max_repeats = 1000;
+constexpr const char* joined = "letters that case folding joins (\"ss\" and \"\u00df\")";
 constexpr char set_mark = '\x01';  // a set in a translation: the mark, its index and ";"
 
 class Translator {
  public:
   Translator(const std::string& expression, const std::string& place) : place_(place), quoted_(expression) {
     for (size_t at = 0; at < expression.size();) text_ += unicode::next_code_point(expression, at);
-    if (expression.size() > max_pattern_bytes) refuse(concat(expression.size(), " bytes, more than ", max_pattern_bytes, ","));
+    if (expression.size() > max_pattern_bytes)
+      refuse(concat(expression.size(), " bytes, more than ", max_pattern_bytes, ","));
   }
 
   TranslatedPattern translated() {
@@ -38,7 +40,7 @@ class Translator {
   };
   struct Atom {
     std::string text;
-    bool repeats = true;   ///< a quantifier may follow
+    bool repeats = true;  ///< a quantifier may follow
   };
   /// One code point, or a set.
   struct Member {
@@ -47,7 +49,8 @@ class Translator {
   };
 
   [[noreturn]] void refuse(const std::string& found) const {
-    throw UserError(concat(place_, ": found ", found, " near character ", at_, " of the pattern \"", brief(quoted_, 200),
+    throw UserError(concat(place_, ": found ", found, " near character ", at_, " of the pattern \"",
+                           brief(quoted_, 200),
                            "\", expected a construct that docs/models.md lists. Use a tokenizer with such a pattern."));
   }
 
@@ -129,7 +132,7 @@ class Translator {
       const uint32_t high = exact || open ? low : number(range.substr(comma + 1), 10, max_repeats);
       if (low > high || (comma == 0 && open)) refuse(concat("{", range, "}"));
       if (exact && sees(U"?")) refuse(concat("{", range, "}?"));
-      if (low > 1 && !run_.empty() && folds_into_one(run_ + run_.back())) refuse("letters that case folding joins (\"ss\" and \"\u00df\")");
+      if (low > 1 && !run_.empty() && folds_into_one(run_ + run_.back())) refuse(joined);
       out = exact ? concat("{", low, "}") : open ? concat("{", low, ",}") : concat("{", low, ",", high, "}");
       return takes(U"?") ? out + '?' : out;  // "+" behind it repeats the repetition
     }
@@ -169,44 +172,36 @@ class Translator {
       run_.clear();
       return set(range_set(c, c));
     }
-    bool expands = false;
-    const CodePointSet members = with_all_cases(range_set(c, c), expands);
+    std::vector<std::u32string> others;
+    const CodePointSet members = with_all_cases(range_set(c, c), others);
     const std::u32string folded = c >= 0xD800 && c <= 0xDFFF ? U"" : unicode::folded(c);
     run_ += folded;
-    if (expands || folds_into_one(run_))
-      refuse("letters that case folding joins (\"ss\" and \"\u00df\")");
+    if (!others.empty() || folds_into_one(run_)) refuse(joined);
     return set(members);
   }
 
   Atom group(Options options, int depth) {
     std::string opening = "(?:";
     bool repeats = true;
-    if (takes(U"?")) {
-      if (takes(U"#")) {
-        until(U')');
-        return {"", false};
-      }
-      bool looks = true;
-      if (takes(U":")) looks = false;
-      else if (takes(U">")) opening = "(?>", looks = false;
-      else if (takes(U"=")) opening = "(?=";
-      else if (takes(U"!")) opening = "(?!";
-      else if (takes(U"<=")) opening = "(?<=";
-      else if (takes(U"<!")) opening = "(?<!";
-      else {
-        if (const bool isolated = read_options(options)) {
-          // It holds to the end of the group around it, with all alternatives.
-          std::string rest = alternatives(options, depth + 1);
-          return {"(?:" + rest + ")", !isolated};
-        }
-        looks = false;
-      }
-      repeats = !looks;
-      if (looks) run_.clear();
-    } else if (sees(U"*")) {
-      refuse("\"(*\"");
+    if (sees(U"*")) refuse("\"(*\"");
+    if (takes(U"?#")) {
+      until(U')');
+      return {"", false};
     }
-    std::string inside = alternatives(options, depth + 1);
+    if (takes(U"?")) {
+      constexpr const char* known[] = {":", ">", "=", "!", "<=", "<!"};
+      const auto found = std::find_if(std::begin(known), std::end(known), [&](std::string_view name) {
+        return takes(std::u32string(name.begin(), name.end()));
+      });
+      if (found != std::end(known)) {
+        opening = concat("(?", *found);
+        repeats = found < known + 2;       // the others only look
+      } else if (read_options(options)) {  // for all alternatives to the end of the group around it
+        return {"(?:" + alternatives(options, depth + 1) + ")", false};
+      }
+    }
+    if (!repeats) run_.clear();
+    const std::string inside = alternatives(options, depth + 1);
     if (!takes(U")")) refuse("\"(\" without \")\"");
     if (!repeats) run_.clear();
     return {opening + inside + ")", repeats};
@@ -218,10 +213,14 @@ class Translator {
       const uint32_t c = next();
       if (c == U':') return false;
       if (c == U')') return true;
-      if (c == U'-') on = false;
-      else if (c == U'i') options.ignore_case = on;
-      else if (c == U'm') options.dot_all = on;
-      else refuse("a group of an unknown kind");
+      if (c == U'-')
+        on = false;
+      else if (c == U'i')
+        options.ignore_case = on;
+      else if (c == U'm')
+        options.dot_all = on;
+      else
+        refuse("a group of an unknown kind");
     }
   }
 
@@ -231,49 +230,42 @@ class Translator {
     if (is(U"A")) return Atom{"\\A", false};
     if (is(U"z")) return Atom{"\\z", false};
     if (is(U"Z")) return Atom{"(?=" + set(range_set('\n', '\n')) + "?\\z)", false};
-    if (is(U"R")) return Atom{"(?>" + set(range_set('\r', '\r')) + set(range_set('\n', '\n')) + "|" + set(line_ends()) + ")"};
+    if (is(U"R"))
+      return Atom{"(?>" + set(range_set('\r', '\r')) + set(range_set('\n', '\n')) + "|" + set(line_ends()) + ")"};
     const bool inside = sees(U"B");
     if (!is(U"b") && !is(U"B")) return std::nullopt;
     const std::string word = set(named("word", false));
     const std::string same = inside ? "(?=" : "(?!", other = inside ? "(?!" : "(?=";
     return Atom{"(?:(?<=" + word + ")" + same + word + ")|(?<!" + word + ")" + other + word + "))", false};
   }
-  static CodePointSet line_ends() { return united(range_set('\n', '\r'), united(range_set(0x85, 0x85), range_set(0x2028, 0x2029))); }
+  static CodePointSet line_ends() {
+    return united(range_set('\n', '\r'), united(range_set(0x85, 0x85), range_set(0x2028, 0x2029)));
+  }
 
   /// Behind "\".
   Member escape(bool in_bracket) {
     const uint32_t c = next();
-    const bool inverts = c == U'S' || c == U'D' || c == U'W' || c == U'H';
-    switch (c) {
-      case U't': return {'\t', {}};
-      case U'n': return {'\n', {}};
-      case U'r': return {'\r', {}};
-      case U'f': return {'\f', {}};
-      case U'v': return {'\v', {}};
-      case U'a': return {'\a', {}};
-      case U'e': return {0x1B, {}};
-      case U'b': if (in_bracket) return {'\b', {}}; break;
-      case U's': case U'S': return inverted(named("space", false), inverts);
-      case U'd': case U'D': return inverted(named("digit", false), inverts);
-      case U'w': case U'W': return inverted(named("word", false), inverts);
-      case U'h': case U'H': return inverted(named("xdigit", false), inverts);
-      case U'N': if (!in_bracket) return {{}, complement(range_set('\n', '\n'))}; break;
-      case U'O': if (!in_bracket) return {{}, complement({})}; break;
-      case U'x': return {takes(U"{") ? scalar(until(U'}')) : scalar(digits(2), 0x7F), {}};
-      case U'u': return {scalar(digits(4)), {}};
-      case U'p': case U'P': {
-        if (!takes(U"{")) break;
-        const bool opposite = takes(U"^");
-        return inverted(named(until(U'}'), false), opposite != (c == U'P'));
-      }
-      default:
-        if (c >= 0x80 || std::isalnum(static_cast<int>(c)) == 0) return {c, {}};
+    constexpr std::u32string_view letters = U"tnrfvae", controls = U"\t\n\r\f\v\a\x1b";
+    if (const size_t at = letters.find(c); at != letters.npos) return {controls[at], {}};
+    constexpr std::pair<char32_t, const char*> classes[] = {
+        {U's', "space"}, {U'd', "digit"}, {U'w', "word"}, {U'h', "xdigit"}};
+    for (const auto& [letter, name] : classes)
+      if ((c | 0x20) == letter) return inverted(named(name, false), c != letter);
+    if (in_bracket && c == U'b') return {'\b', {}};
+    if (!in_bracket && c == U'N') return {{}, complement(range_set('\n', '\n'))};
+    if (!in_bracket && c == U'O') return {{}, complement({})};
+    if (c == U'x') return {takes(U"{") ? scalar(until(U'}')) : scalar(digits(2), 0x7F), {}};
+    if (c == U'u') return {scalar(digits(4)), {}};
+    if ((c | 0x20) == U'p' && takes(U"{")) {
+      const bool opposite = takes(U"^");
+      return inverted(named(until(U'}'), false), opposite != (c == U'P'));
     }
-    std::string quoted;
-    unicode::append_utf8(quoted, c);
-    refuse("\"\\" + brief(quoted) + "\"");
+    if (c >= 0x80 || std::isalnum(static_cast<int>(c)) == 0) return {c, {}};
+    refuse(concat("\"\\", static_cast<char>(c), "\""));
   }
-  static Member inverted(const CodePointSet& members, bool inverts) { return {{}, inverts ? complement(members) : members}; }
+  static Member inverted(const CodePointSet& members, bool inverts) {
+    return {{}, inverts ? complement(members) : members};
+  }
   std::string digits(size_t count) {
     std::string out;
     for (size_t i = 0; i < count; ++i) unicode::append_utf8(out, next());
@@ -286,19 +278,22 @@ class Translator {
   std::string bracket(Options options) {
     const bool inverts = takes(U"^");
     CodePointSet members = bracket_members(0);
-    if (options.ignore_case) {
-      bool expands = false;
-      members = with_all_cases(members, expands);
-      if (expands && !inverts)
-        refuse("letters that case folding joins (\"ss\" and \"\u00df\")");
+    std::vector<std::u32string> others;
+    if (options.ignore_case) members = with_all_cases(members, others);
+    if (inverts || others.empty()) return set(inverts ? complement(members) : members);
+    std::string out = "(?:" + set(members);
+    for (const std::u32string& other : others) {
+      out += '|';
+      std::vector<std::u32string> none;
+      for (const char32_t c : other) out += set(with_all_cases(range_set(c, c), none));
     }
-    return set(inverts ? complement(members) : members);
+    return out + ")";
   }
 
   /// Behind "[" or "[^", up to and with "]".
   CodePointSet bracket_members(int depth) {
     if (depth > max_depth) refuse(concat("sets nested deeper than ", max_depth));
-    std::optional<CodePointSet> left;      // of "&&"
+    std::optional<CodePointSet> left;  // of "&&"
     CodePointSet members;
     bool empty = true;
     for (;;) {
@@ -386,7 +381,7 @@ class Translator {
   size_t at_ = 0;
   std::map<CodePointSet, size_t> sets_;
   std::map<std::pair<std::string, bool>, CodePointSet> named_;
-  std::u32string run_;                       ///< literals behind one another where case is ignored, folded
+  std::u32string run_;  ///< literals behind one another where case is ignored, folded
 };
 
 }  // namespace

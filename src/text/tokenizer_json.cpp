@@ -164,11 +164,14 @@ std::string text_at(const Json& object, const char* key, const std::string& file
 std::shared_ptr<const Pattern> pattern_of(const Json& part, const std::string& place) {
   const Json& pattern = member(part, "pattern");
   const Json &expression = member(pattern, "Regex"), &text = member(pattern, "String");
-  BLIPFT_USER_CHECK(expression.is_string() || (text.is_string() && text != ""), place, ".pattern: found ", io::brief(pattern),
-                    ", expected {\"Regex\": a pattern} or {\"String\": a text}");
+  BLIPFT_USER_CHECK(expression.is_string() || (text.is_string() && text != ""), place, ".pattern: found ",
+                    io::brief(pattern), ", expected {\"Regex\": a pattern} or {\"String\": a text}");
   if (expression.is_string()) return std::make_shared<Pattern>(expression.get<std::string>(), place + ".pattern");
   std::string escaped;
-  for (const char c : text.get<std::string>()) escaped += static_cast<uint8_t>(c) < 0x80 && !std::isalnum(c) ? concat("\\", c) : std::string(1, c);
+  for (const char c : text.get<std::string>()) {
+    if (static_cast<uint8_t>(c) < 0x80 && std::isalnum(c) == 0) escaped += '\\';
+    escaped += c;
+  }
   return std::make_shared<Pattern>(escaped, place + ".pattern");
 }
 
@@ -180,7 +183,8 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
     for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, file, spec);
   } else if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
     using enum unicode::NormalForm;
-    spec.normalizer.push_back({Kind::form, "", "", {}, type == "NFC" ? nfc : type == "NFD" ? nfd : type == "NFKC" ? nfkc : nfkd});
+    const auto form = type == "NFC" ? nfc : type == "NFD" ? nfd : type == "NFKC" ? nfkc : nfkd;
+    spec.normalizer.push_back({Kind::form, "", "", {}, form});
   } else if (type == "Lowercase") {
     spec.normalizer.push_back({Kind::small_letters, "", "", {}});
   } else if (type == "Precompiled") {
@@ -195,8 +199,8 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
     spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer"), {}});
   } else {
     BLIPFT_USER_CHECK(type == "Replace", file, ": the normalizer is of type ", type,
-                      "; supported are NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Precompiled, BertNormalizer and "
-                      "Sequence of them, or none");
+                      "; supported are NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Precompiled, BertNormalizer "
+                      "and Sequence of them, or none");
     NormalizerStep step{Kind::replace, "", text_at(normalizer, "content", file, "normalizer"), {}};
     const Json& text = member(member(normalizer, "pattern"), "String");
     if (text.is_string() && text != "") step.from = text.get<std::string>();
@@ -227,14 +231,15 @@ SplitStep split_step(const Json& part, const std::string& file) {
   constexpr std::pair<const char*, SplitStep::Behavior> behaviors[] = {
       {"Isolated", isolated}, {"Removed", removed}, {"Contiguous", contiguous},
       {"MergedWithPrevious", merged_with_previous}, {"MergedWithNext", merged_with_next}};
-  const auto found = std::find_if(std::begin(behaviors), std::end(behaviors), [&](const auto& one) { return behavior == one.first; });
+  const auto found = std::find_if(std::begin(behaviors), std::end(behaviors),
+                                  [&](const auto& one) { return behavior == one.first; });
   BLIPFT_USER_CHECK(found != std::end(behaviors), file, ": pre_tokenizer: Split.behavior: found ", io::brief(behavior),
                     ", expected Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
   return {pattern_of(part, file + ": pre_tokenizer: Split"), found->second, flag(part, "invert", false)};
 }
 
-/// Nothing, Metaspace, or any number of Split, Digits and WhitespaceSplit with or without ByteLevel behind them, each perhaps in
-/// a Sequence.
+/// Nothing, Metaspace, or any number of Split, Digits and WhitespaceSplit with or without ByteLevel behind them, each
+/// perhaps in a Sequence.
 void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, TokenizerSpec& spec) {
   std::vector<Json> parts;
   if (type_of(pre_tokenizer) == "Sequence") {
@@ -262,7 +267,9 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   for (size_t i = 0; i < parts.size(); ++i) {
     const Json& part = parts[i];
     const std::string type = type_of(part);
-    const auto pattern = [&](const char* expression) { return std::make_shared<Pattern>(expression, file + ": pre_tokenizer"); };
+    const auto pattern = [&](const char* expression) {
+      return std::make_shared<Pattern>(expression, file + ": pre_tokenizer");
+    };
     if (type == "Metaspace" && parts.size() == 1) {
       read_metaspace(part, file, spec);
     } else if (type == "Split") {
@@ -274,8 +281,8 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
     } else {
       spec.add_prefix_space = flag(part, "add_prefix_space", true);
       BLIPFT_USER_CHECK(type == "ByteLevel" && i + 1 == parts.size() && (i == 0 || !spec.add_prefix_space), file,
-                        ": the pre_tokenizer is of type ", types, "; supported are none, Metaspace, and Split, Digits and "
-                        "WhitespaceSplit with ByteLevel behind them, which has add_prefix_space false there");
+                        ": the pre_tokenizer is of type ", types, "; supported are none, Metaspace, and Split, Digits "
+                        "and WhitespaceSplit with ByteLevel behind them, which has add_prefix_space false there");
       spec.bpe.byte_level = true;
       if (flag(part, "use_regex", true)) spec.split.push_back({pattern(gpt2_expression)});
     }

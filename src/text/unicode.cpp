@@ -34,10 +34,16 @@ bool is_between(uint32_t code_point, Category first, Category last) {
   return found >= first && found <= last;
 }
 
-/// Whether normal forms leave the code point alone, with all marks before it in their places. The library's forms are older
-/// than its categories.
-bool is_never_normalized(uint32_t code_point) {
-  return is_in(never_normalized, code_point) || is_in(added_categories, code_point);
+/// Of each code point: whether normal forms leave it alone, with all marks before it in their places. The library's
+/// forms are older than its categories.
+std::vector<bool> all_never_normalized() {
+  std::vector<bool> of(code_points);
+  const auto add = [&](const auto& ranges) {
+    for (const auto& range : ranges) std::fill(of.begin() + range.first, of.begin() + range.last + 1, true);
+  };
+  add(never_normalized);
+  add(added_categories);
+  return of;
 }
 
 void append_normalized(std::string& out, std::string_view text, utf8proc_option_t options) {
@@ -46,7 +52,7 @@ void append_normalized(std::string& out, std::string_view text, utf8proc_option_
   const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                                              static_cast<utf8proc_ssize_t>(text.size()), &made, options);
   const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(made, std::free);
-  if (size < 0) throw std::bad_alloc();      // the text is well-formed
+  if (size < 0) throw std::bad_alloc();  // the text is well-formed
   out.append(reinterpret_cast<const char*>(made), static_cast<size_t>(size));
 }
 
@@ -117,8 +123,8 @@ bool is_space(uint32_t code_point) {
   return code_point - '\t' < 5 || code_point == 0x85 || is_between(code_point, Zs, Zp);
 }
 bool is_word_character(uint32_t code_point) {
-  const bool circled = code_point - 0x24B6 < 52 || code_point - 0x1F130 < 26 || code_point - 0x1F150 < 26 ||
-                       code_point - 0x1F170 < 26;
+  const bool circled =
+      code_point - 0x24B6 < 52 || code_point - 0x1F130 < 26 || code_point - 0x1F150 < 26 || code_point - 0x1F170 < 26;
   const bool joins = code_point == 0x200C || code_point == 0x200D;
   return circled || joins || is_between(code_point, Lu, Nl) || category(code_point) == Pc;
 }
@@ -135,10 +141,10 @@ std::u32string folded(uint32_t code_point) {
   for (const AddedCapitals& range : added_capitals)
     if (code_point >= range.first && code_point <= range.last && category(code_point) != Cn)
       return {small_letter(code_point)};
-  utf8proc_int32_t made[8];                  // the longest has three
+  utf8proc_int32_t made[8];  // the longest has three
   int last_class = 0;
-  const utf8proc_ssize_t size = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), made, std::size(made),
-                                                        UTF8PROC_CASEFOLD, &last_class);
+  const utf8proc_ssize_t size = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), made,
+                                                        std::size(made), UTF8PROC_CASEFOLD, &last_class);
   return {made, made + std::max<utf8proc_ssize_t>(size, 0)};
 }
 
@@ -159,12 +165,13 @@ std::string normalized(std::string_view text, NormalForm form) {
     return std::string(text);
   const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
   const bool compatible = form == NormalForm::nfkc || form == NormalForm::nfkd;
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                                                      (compatible ? UTF8PROC_COMPAT : 0));
+  const auto options = static_cast<utf8proc_option_t>(
+      UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0));
+  static const std::vector<bool> stays = all_never_normalized();
   std::string out;
   size_t done = 0;
   for (size_t at = 0, next = 0; at < text.size(); at = next) {
-    if (!is_never_normalized(next_code_point(text, next))) continue;
+    if (!stays[next_code_point(text, next)]) continue;
     append_normalized(out, text.substr(done, at - done), options);
     out += text.substr(at, next - at);
     done = next;

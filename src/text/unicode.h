@@ -1,5 +1,5 @@
 // Unicode as tokenizers need it: UTF-8, general categories, normal forms and small letters. utf8proc has the data; what
-// unicode_additions.h lists makes it the Unicode of the Hugging Face library, whichever version of utf8proc is installed.
+// unicode_additions.h lists makes it the Unicode of the Hugging Face library, with any version of utf8proc.
 #pragma once
 
 #include <cstddef>

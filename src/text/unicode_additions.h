@@ -1,6 +1,6 @@
-// What tools/make_unicode_tables.py finds to be otherwise in the Hugging Face library than in utf8proc 2.8 (Unicode 15.0) and
-// PCRE2 10.42 (14.0): the library has Unicode 16 and 17, and normal forms of 10. Newer versions of both have these characters
-// too, and the same is said of them.
+// What tools/make_unicode_tables.py finds to be otherwise in the Hugging Face library than in utf8proc 2.8
+// (Unicode 15.0) and PCRE2 10.42 (14.0): the library has Unicode 16 and 17, and normal forms of 10. Newer versions of
+// both have these characters too, and the same is said of them.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,8 @@ BLIPFT_FUZZ_TARGET(pattern) {
   using namespace blipft;
   const size_t line = std::min(input.find('\n'), input.size());
   testing::refuses_or_takes([&] {
-    const auto pattern = std::make_shared<Pattern>(unicode::repair_utf8(input.substr(0, line)), "tokenizer.json: Split");
+    const auto pattern =
+        std::make_shared<Pattern>(unicode::repair_utf8(input.substr(0, line)), "tokenizer.json: Split");
     const std::string text = unicode::repair_utf8(input.substr(std::min(line + 1, input.size())).substr(0, 256));
     size_t size = 0;
     for (const std::string_view word : split(text, {{pattern}})) size += word.size();

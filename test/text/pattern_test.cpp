@@ -1,4 +1,5 @@
-// Patterns in Oniguruma's syntax. What is expected was printed by the Hugging Face library (tools/compare_tokenizers.py draws more).
+// Patterns in Oniguruma's syntax. What is expected was printed by the Hugging Face library (tools/compare_tokenizers.py
+// draws more).
 #include "text/pattern.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +27,8 @@ using Words = std::vector<std::string>;
 
 Words words(const std::string& expression, const std::string& text,
             SplitStep::Behavior behavior = SplitStep::Behavior::isolated, bool inverted = false) {
-  const std::vector<std::string_view> found = split(text, {{std::make_shared<Pattern>(expression, "file"), behavior, inverted}});
+  const std::vector<std::string_view> found =
+      split(text, {{std::make_shared<Pattern>(expression, "file"), behavior, inverted}});
   return {found.begin(), found.end()};
 }
 
@@ -57,7 +59,10 @@ TEST_SUITE("pattern") {
         {R"(\p{Han}+)", "a\u6f22\u3001\u30fc\U00031350", {"a", "\u6f22", "\u3001\u30fc", "\U00031350"}},
         {R"([[:punct:]])", "a+,", {"a", "+", ","}},
         {R"(\p{punct})", "a+,", {"a+", ","}},
-        {R"(\v)", "a\x0b" "b\n\u2028", {"a", "\x0b", "b\n\u2028"}},
+        {R"(\v)",
+         "a\x0b"
+         "b\n\u2028",
+         {"a", "\x0b", "b\n\u2028"}},
         {R"([\b])", "a\x08", {"a", "\x08"}},
         {R"([[:^alpha:]])", "a1", {"a", "1"}},
         {R"(\R)", "a\r\nb\n\r\u0085", {"a", "\r\n", "b", "\n", "\r", "\u0085"}},
@@ -65,8 +70,11 @@ TEST_SUITE("pattern") {
         {R"((?i:\p{Lu}))", "xaB", {"xa", "B"}},
         {R"((?i:[\x{41}\x{10d50}]))", "xa\U00010d70", {"x", "a", "\U00010d70"}},
         {R"((?i:[^a]))", "aAb", {"aA", "b"}},
+        {R"((?i:[ßa]1))", "ss1\u1e9e1x", {"ss1", "\u1e9e1", "x"}},
         // Characters of Unicode 15, 15.1 and 16.
-        {R"(\p{L}+)", "\u1c89\u1c8a\U00011bc0\U0001e4d0 \U0002ebf0", {"\u1c89\u1c8a\U00011bc0\U0001e4d0", " ", "\U0002ebf0"}},
+        {R"(\p{L}+)",
+         "\u1c89\u1c8a\U00011bc0\U0001e4d0 \U0002ebf0",
+         {"\u1c89\u1c8a\U00011bc0\U0001e4d0", " ", "\U0002ebf0"}},
         {R"(\p{N}+)", "\U00010d40\U00011f50a", {"\U00010d40\U00011f50", "a"}},
         {R"(x++x)", "xxx", {"xxx"}},
         {R"(x*?)", "xxy", {"x", "x", "y"}},
@@ -92,13 +100,18 @@ TEST_SUITE("pattern") {
   }
 
   TEST_CASE("what is not known to be the same is refused") {
-    for (const char* expression : {R"((a)\1)", R"((?<n>a)\k<n>)", R"(\X)", R"(\K)", R"(\Ga)", R"(\y)", R"((?~ab))", R"((?x: a))",
-                                   R"((?W:\w))", R"((*FAIL))", R"((?R))", R"(\Q.\E)", R"(\pL)", R"(\p{sc=Han})", R"(\p{Hani})",
-                                   R"(\p{Common})", R"(\xE9)", R"(\u12)", R"([a)", R"([])", R"([]a])", R"([a-c-e])", R"([\w-a])",
-                                   R"([b-a])", R"([a&&])", R"([[:foo:]])", R"(a{2,1})", R"(a{2}?)", R"(a{2)", R"({)", R"(a])",
-                                   R"(a**+*)", R"(^*)", R"((?=a)+)", R"((?i:ss))", R"((?i:s{2}))", R"((?i:s(?:s)))",
-                                   R"((?i:ß))", R"((?i:[a-zß]))", R"((?i:fi))", R"(a))", R"((a)", R"((?i)", R"(\)", R"([\)",
-                                   R"((?<=a+)b)", R"(\cA)", R"(\101)", R"(\p{L)", "a{0,1000000000}", "a{1000000000}"}) {
+    for (const char* expression :
+         {R"((a)\1)",      R"((?<n>a)\k<n>)", R"(\X)",      R"(\K)",          R"(\Ga)",
+          R"(\y)",         R"((?~ab))",       R"((?x: a))", R"((?W:\w))",     R"((*FAIL))",
+          R"((?R))",       R"(\Q.\E)",        R"(\pL)",     R"(\p{sc=Han})",  R"(\p{Hani})",
+          R"(\p{Common})", R"(\xE9)",         R"(\u12)",    R"([a)",          R"([])",
+          R"([]a])",       R"([a-c-e])",      R"([\w-a])",  R"([b-a])",       R"([a&&])",
+          R"([[:foo:]])",  R"(a{2,1})",       R"(a{2}?)",   R"(a{2)",         R"({)",
+          R"(a])",         R"(a**+*)",        R"(^*)",      R"((?=a)+)",      R"((?i:ss))",
+          R"((?i:s{2}))",  R"((?i:s(?:s)))",  R"((?i:ß))", R"((?i:fi))",
+          R"(a))",         R"((a)",           R"((?i)",     R"(\)",           R"([\)",
+          R"((?<=a+)b)",   R"(\cA)",          R"(\101)",    R"(\p{L)",        "a{0,1000000000}",
+          "a{1000000000}"}) {
       INFO(expression);
       const std::string message = error_of(expression);
       CHECK(message.starts_with("tokenizer.json: Split.pattern: "));
@@ -121,7 +134,9 @@ TEST_SUITE("pattern") {
       return out;
     };
     std::string many;
-    for (int i = 0; i < 300; ++i) many += "\\u" + std::string(1, "0123456789abcdef"[4 + i / 256]) + "0" + "0123456789abcdef"[i / 16 % 16] + "0123456789abcdef"[i % 16];
+    for (int i = 0; i < 300; ++i)
+      many += "\\u" + std::string(1, "0123456789abcdef"[4 + i / 256]) + "0" + "0123456789abcdef"[i / 16 % 16] +
+              "0123456789abcdef"[i % 16];
     for (const std::string& expression :
          {repeated("(", 5000) + repeated(")", 5000), repeated("[", 5000) + "a" + repeated("]", 5000),
           repeated("(?:", 50) + "a" + repeated("{1000})", 50) + "{1000}", many, repeated("[\\p{L}\\p{Han}]", 2000),
@@ -129,8 +144,8 @@ TEST_SUITE("pattern") {
       INFO(expression.substr(0, 40));
       CHECK(seconds([&] { (void)Pattern(expression, "f"); }) < 1);
     }
-    for (const char* expression : {"(?:a+)+[bc]", "(?:a|a)*[bc]", "(?:a*)*[bc]", "a*a*a*a*a*a*[bc]", "(?:a?){30}a{30}[bc]",
-                                   "(?:.*a){20}[bc]", "(?:(?:(?:a?)+)+)+[bc]"}) {
+    for (const char* expression : {"(?:a+)+[bc]", "(?:a|a)*[bc]", "(?:a*)*[bc]", "a*a*a*a*a*a*[bc]",
+                                   "(?:a?){30}a{30}[bc]", "(?:.*a){20}[bc]", "(?:(?:(?:a?)+)+)+[bc]"}) {
       INFO(expression);
       const Pattern pattern(expression, "f");
       CHECK(seconds([&] { (void)pattern.matches(std::string(2000, 'a') + "!c"); }) < 1);
@@ -167,6 +182,7 @@ TEST_SUITE("pattern") {
       }
     }
     CHECK(tokenizers > refused);
-    std::cout << "compared " << tokenizers << " tokenizers, " << refused << " refused, " << texts << " texts" << std::endl;
+    std::cout << "compared " << tokenizers << " tokenizers, " << refused << " refused, " << texts << " texts"
+              << std::endl;
   }
 }
