@@ -47,6 +47,7 @@ std::optional<CodePointSet> pcre2_property(const std::string& name) {
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error, &place, nullptr),
       pcre2_code_free);
   if (!code) return std::nullopt;
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   std::string all;
   for (uint32_t c = 0; c < unicode::code_points; ++c)
     if (c < 0xD800 || c > 0xDFFF) unicode::append_utf8(all, c);

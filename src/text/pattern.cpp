@@ -61,8 +61,9 @@ Pattern::Pattern(const std::string& expression, std::string place) {
   if (!compiled->code) {
     PCRE2_UCHAR message[256];
     pcre2_get_error_message(error, message, sizeof(message));
-    throw UserError(concat(place, ": PCRE2 refuses the pattern \"", brief(expression, 200),
-                           "\": ", reinterpret_cast<const char*>(message), ". Use a tokenizer with another pattern."));
+    throw UserError(concat(place, ": found the pattern \"", brief(expression, 200), "\", which PCRE2 does not compile (",
+                           reinterpret_cast<const char*>(message),
+                           "), expected one within its limits. Use a tokenizer with another pattern."));
   }
   // Where there is no JIT, matching is slower.
   compiled->match = pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE) == 0 ? pcre2_jit_match : pcre2_match;
@@ -98,8 +99,12 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
   pcre2_set_match_limit(matcher.context.get(), static_cast<uint32_t>(limit));
   size_t last_end = SIZE_MAX;
   for (size_t from = 0; from <= count;) {
-    const int result = compiled_->match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), count, from,
-                                        0, matcher.data.get(), matcher.context.get());
+    const auto search = [&](const auto& match_function, uint32_t options) {
+      return match_function(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), count, from, options,
+                            matcher.data.get(), matcher.context.get());
+    };
+    int result = search(*compiled_->match, 0);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = search(pcre2_match, PCRE2_NO_JIT);
     if (result == PCRE2_ERROR_NOMATCH) break;
     BLIPFT_USER_CHECK(result > 0, compiled_->place, ": found a text of ", text.size(), " bytes in which the pattern \"",
                       brief(compiled_->expression, 200), "\" takes too many steps from byte ", byte_at(from),

@@ -89,6 +89,10 @@ TEST_SUITE("pattern") {
     }
   }
 
+  TEST_CASE("a match of many repetitions of a group takes memory, and is found") {
+    CHECK(words("(?:a|bc)+", std::string(200000, 'a') + "d") == Words{std::string(200000, 'a'), "d"});
+  }
+
   TEST_CASE("what is done with matches") {
     using enum SplitStep::Behavior;
     CHECK(words("-", "a--b-", removed) == Words{"a", "b"});
