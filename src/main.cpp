@@ -45,7 +45,7 @@ int answer(const CommandLine& line) {
   if (line.action == Action::help) return std::fputs(help_text(line.help_section).c_str(), stdout), 0;
   if (line.action == Action::version) return std::printf("blipft %s\n", version_commit()), 0;
   const Config config = configuration(line, line.plan_ranks);
-  tell_notes(config);
+  print_notes(config);
   if (line.action == Action::plan) {
     if (line.plan_generation)
       return print_generation_plan(config, {line.plan_ranks, line.plan_gpu_gib, line.plan_fit, line.plan_evaluation}) ? 0 : 1;
@@ -74,14 +74,14 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
   World world(argc, argv);
   LaunchWatch::mpi_started();
   try {
-    world.together([&] {
+    world.run_agreeing_on_errors([&] {
       if (!mistake.empty()) throw UserError(mistake);
     });
     RankGuard::compare_actions(name_of(line.action), world);
     if (line.action == Action::export_model) return export_model(line.checkpoint, line.overrides, world), 0;
     Config config;
-    world.together([&] { config = configuration(line, world.size()); });
-    if (world.rank() == 0) tell_notes(config);
+    world.run_agreeing_on_errors([&] { config = configuration(line, world.size()); });
+    if (world.rank() == 0) print_notes(config);
     if (line.action == Action::train) return train(config, world);
     if (line.prompt.empty()) start_run_log(false);  // texts go into files; what is printed beside them delays no rank
     return answer_prompts(config, {line.prompt, line.image, line.action == Action::evaluate}, world), 0;

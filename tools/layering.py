@@ -70,7 +70,7 @@ TABLE = [
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops dropout linear_ops decode_ops head_norm relative_bias philox", "base")],
-    [("base", "choices doing error key_places tokenizer_rules version", "")],
+    [("base", "choices error key_places rank_operation tokenizer_rules version", "")],
 ]
 
 # Files that lie in no room's folder.

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "blipft/doing.h"
+#include "blipft/rank_operation.h"
 
 namespace blipft {
 
@@ -20,19 +20,19 @@ class Activity {
   static bool has_steps(Phase phase) {
     return phase == Phase::training || phase == Phase::validation || phase == Phase::generation || phase == Phase::scoring;
   }
-  using Doing = blipft::Doing;
+  using RankOperation = blipft::RankOperation;
 
   /// Phase, doing, step (-1: none) and unit (-1: none), packed into one word that changes atomically.
   struct State {
     Phase phase = Phase::start;
-    Doing doing = Doing::host;
+    RankOperation doing = RankOperation::host;
     int64_t step = -1, unit = -1;
     uint64_t word() const {
       return static_cast<uint64_t>(phase) | static_cast<uint64_t>(doing) << 4 |
              (static_cast<uint64_t>(unit + 1) & 0xffffff) << 12 | static_cast<uint64_t>(step + 1) << 36;
     }
     static State of(uint64_t word) {
-      return {static_cast<Phase>(word & 15), static_cast<Doing>(word >> 4 & 255), static_cast<int64_t>(word >> 36) - 1,
+      return {static_cast<Phase>(word & 15), static_cast<RankOperation>(word >> 4 & 255), static_cast<int64_t>(word >> 36) - 1,
               static_cast<int64_t>(word >> 12 & 0xffffff) - 1};
     }
   };
@@ -43,9 +43,9 @@ class Activity {
     progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
   /// Changes the phase; the step stays.
-  void phase(Phase phase) { set({phase, Doing::host, state().step, -1}); }
-  void step(int64_t step) { set({Phase::training, Doing::host, step, -1}); }
-  void doing(Doing doing, int64_t unit = -1) {
+  void phase(Phase phase) { set({phase, RankOperation::host, state().step, -1}); }
+  void step(int64_t step) { set({Phase::training, RankOperation::host, step, -1}); }
+  void doing(RankOperation doing, int64_t unit = -1) {
     const State now = state();
     set({now.phase, doing, now.step, unit});
   }
@@ -53,7 +53,7 @@ class Activity {
   /// Sets an activity until its destructor restores the previous state; the unit stays.
   class Scope {
    public:
-    Scope(Activity& activity, Doing doing) : activity_(activity), before_(activity.state()) {
+    Scope(Activity& activity, RankOperation doing) : activity_(activity), before_(activity.state()) {
       activity_.set({before_.phase, doing, before_.step, before_.unit});
     }
     ~Scope() { activity_.set(before_); }

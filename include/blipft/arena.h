@@ -84,7 +84,7 @@ class Arena {
   void mark(const std::string& phase);
 
   /// While recording: returns the peak of transient bytes of all owners except communication since the previous call.
-  int64_t take_peak_beside_communication();
+  int64_t take_peak_without_communication();
   /// Returns the bytes in use at the peak of a recorded pass, without gaps.
   int64_t peak_transient(const std::string& pass) const;
   /// Returns the sum of the bytes of all takes of `owner` in a recorded pass.
@@ -178,13 +178,13 @@ class Arena {
   bool committed_ = false;
   size_t cursor_ = 0;                        // next take of the replay
   MemoryUse live_, peak_since_mark_;         // transient bytes, while recording
-  int64_t peak_beside_communication_ = 0;
+  int64_t peak_without_communication_ = 0;
   std::map<const void*, size_t> held_;       // address -> index in current_->takes
   std::vector<std::pair<PlanEntry, int64_t>> persistents_;  // with their offsets
   int64_t transient_bytes_ = 0;              // of both blocks
   int64_t peer_transient_bytes_ = 0;         // of the peer block
   int64_t host_persistent_bytes_ = 0, host_transient_bytes_ = 0;
-  std::vector<PlanEntry> host_stack_, most_in_host_;  // takes in use now; those at the peak
+  std::vector<PlanEntry> host_stack_, max_in_host_;  // takes in use now; those at the peak
   int64_t host_top_ = 0;                     // bytes of host_stack_
   int64_t expected_persistent_bytes_ = -1;   // persistent bytes of the blueprint; -1: no blueprint
   Region private_, peer_;

@@ -92,7 +92,7 @@ struct PixelStatistics {
 
 /// Device tensors of a micro-batch's instructions.
 struct InstructionBatch {
-  int64_t most_rows = 0, rows = 0;         ///< maximum rows of a sample, rows of all; rows before the text included
+  int64_t max_rows = 0, rows = 0;         ///< maximum rows of a sample, rows of all; rows before the text included
   Tensor ids;                              ///< i32 [B, I], padded with 0; I: U or T
   Tensor places;                           ///< i32 [B, I]: positions 0, 1, ..., limited to those that the model has
   Tensor lengths;                          ///< i32 [B]
@@ -102,7 +102,7 @@ struct InstructionBatch {
 
 /// The inputs of an encoder for one micro-batch.
 struct SourceRows {
-  int64_t most_rows = 0, rows = 0;         ///< Q + U, N
+  int64_t max_rows = 0, rows = 0;         ///< Q + U, N
   Tensor ids;                              ///< i32 [B, U]
   Tensor lengths;                          ///< i32 [B], source tokens
   Tensor key_lengths;                      ///< i32 [B], Q + lengths
@@ -112,7 +112,7 @@ struct SourceRows {
 /// Device tensors of one micro-batch. Inputs that the model did not declare are absent.
 struct MicroBatch {
   int64_t samples = 0;                     ///< B
-  int64_t most_rows = 0, rows = 0;         ///< S, R
+  int64_t max_rows = 0, rows = 0;         ///< S, R
   Tensor pixels;                           ///< u8 [B, P, P, 3]
   PixelStatistics pixel_statistics;
   Tensor ids;                              ///< i32 [B, T], padded with the padding id
@@ -203,7 +203,7 @@ struct TokenizedText {
   int64_t source_size() const { return static_cast<int64_t>(source.size()); }
   int64_t rows() const { return size() + source_size(); }
   /// Returns the number of tokens of the longer of text and instruction.
-  int64_t most_tokens() const { return std::max(size(), static_cast<int64_t>(instruction.size())); }
+  int64_t max_tokens() const { return std::max(size(), static_cast<int64_t>(instruction.size())); }
   bool has_target() const { return !ids.empty() && std::find(learnt.begin() + 1, learnt.end(), 1) != learnt.end(); }
 };
 

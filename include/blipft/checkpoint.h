@@ -90,7 +90,7 @@ class CheckpointWriter {
   std::unique_ptr<State> state_;
 };
 
-/// Reads a whole text file; UserError naming it when that fails, or when it has more than `most_bytes`.
-std::string read_text_file(const std::string& path, int64_t most_bytes = int64_t{64} << 20);
+/// Reads a whole text file; UserError naming it when that fails, or when it has more than `max_bytes`.
+std::string read_text_file(const std::string& path, int64_t max_bytes = int64_t{64} << 20);
 
 }  // namespace blipft

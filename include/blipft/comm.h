@@ -68,7 +68,7 @@ class World {
   void agree(const std::string& message) const;
   /// Runs `body` on every rank and calls agree() with the message of the exception that it may throw.
   template <class Body>
-  void together(Body body) const {
+  void run_agreeing_on_errors(Body body) const {
     std::string message;
     try {
       body();

@@ -199,7 +199,7 @@ struct Config : KeyPlaces {
 };
 
 /// The largest train.batch_size: a dimension of a GPU's grids.
-constexpr int64_t kMostSamplesAtOnce = 65535;
+constexpr int64_t kMaxSamplesAtOnce = 65535;
 
 /// Whether train.batch_size is auto: the fastest micro-batch that fits is chosen when the run starts.
 inline bool chooses_batch_size(const Config& config) { return config.train.batch_size == 0; }
@@ -315,7 +315,7 @@ Config config_from_values(const std::vector<std::pair<std::string, std::string>>
 std::string to_yaml(const Config& config, bool every_key = true);
 
 /// Prints config.notes, each as a line "note: ..." on stderr.
-void tell_notes(const Config& config);
+void print_notes(const Config& config);
 /// Turns a run into a trial of `steps` steps, whatever its run file says: no checkpoints, no saved model, one batch of
 /// validation where it validates. Its output.path stays; make_smoke_folder() gives it another.
 void make_smoke(Config& config, int64_t steps);

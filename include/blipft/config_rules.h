@@ -13,7 +13,7 @@ enum class OnResume {
   refused,                           ///< it would be another run
   length,                            ///< it says where the run ends: where no step's learning rate depends on that
   allowed,                           ///< what was trained so far is the same; log and trace name the change
-  untold,                            ///< the same, and nothing to be named: where files lie, how to start
+  unreported,                            ///< the same, and nothing to be named: where files lie, how to start
 };
 
 struct KeyRules {

@@ -21,10 +21,10 @@ static_assert(sizeof(ControlMessage) == 512);
 
 /// The addresses at which rank 0 listens: plain bytes, to be broadcast.
 struct ControlAddress {
-  static constexpr uint32_t kMost = 8;
+  static constexpr uint32_t kMax = 8;
   uint64_t token[2] = {};                  ///< connections that do not send it are rejected
   uint32_t count = 0;
-  uint32_t addresses[kMost] = {};          ///< IPv4 addresses of its interfaces, network order
+  uint32_t addresses[kMax] = {};          ///< IPv4 addresses of its interfaces, network order
   uint16_t port = 0;
   char host[70] = {};
 };

@@ -64,7 +64,7 @@ class Dataset {
   virtual void check_picture_formats() const {}
   /// For a folder of pictures without texts: returns the number of other files, by their names; nullopt for other
   /// formats.
-  virtual std::optional<int64_t> files_beside_pictures() const { return std::nullopt; }
+  virtual std::optional<int64_t> other_files() const { return std::nullopt; }
   /// Passes to `take`, in order, everything that identifies the dataset without reading samples: names of files and
   /// members relative to their folder, texts, and sizes in bytes. Equal datasets pass equal values. Costs about 0.1
   /// us per sample, and examines a few dozen files at most.

@@ -133,9 +133,9 @@ struct PickTokens {
 /// ends when it is closed, when B beams are finished if early_stopping is `yes` (both kEndToken), or at its limit
 /// (kLengthReached); its results are its finished beams. Equal scores are ordered by beam and id, so that both backends
 /// choose the same.
-/// Limits: B <= kMostBeams; the number of candidates of a text, max(2, 1 + E) B, is <= kMostCandidates and <= V.
+/// Limits: B <= kMaxBeams; the number of candidates of a text, max(2, 1 + E) B, is <= kMaxCandidates and <= V.
 struct BeamStep {
-  static constexpr int64_t kMostBeams = 32, kMostCandidates = 256;
+  static constexpr int64_t kMaxBeams = 32, kMaxCandidates = 256;
   Tensor logits;                ///< [R * B, V], compute dtype; in the first step, after the prompt, [R, V]
   bool first = false;
   Tensor texts;                 ///< i32 [R], optional: the text of each row (of each B rows after the first step),

@@ -53,7 +53,7 @@ struct Fp8Settings {
   DType gradients = DType::f8e4m3;
   /// A product saves time proportional to m n k and its casts cost about m k + m n + n k elements: layers with in * out
   /// / (in + out) below this value gain nothing.
-  int64_t least_size = 1300;
+  int64_t min_size = 1300;
   std::vector<std::string> excluded;       ///< suffixes of the names of modules that are not multiplied in fp8
   int64_t kept_bytes = 0;                  ///< bytes for quantized weights that are kept over a step
   bool counts = false;                     ///< if true, casts in steps also count elements: Fp8Cast::counts

@@ -102,9 +102,9 @@ class DataLoader {
   virtual int64_t total_steps() const = 0;   ///< number of steps of the run, by max_epochs and max_steps
   virtual double wait_seconds() const = 0;   ///< time blocked in next() so far
   /// Returns the text shapes of this rank's first steps, one per step: at most some hundred steps with at most
-  /// `most_samples` different samples, ending before a step with an unreadable sample. Reads and tokenizes the
+  /// `max_samples` different samples, ending before a step with an unreadable sample. Reads and tokenizes the
   /// samples on the calling thread, which need not be the thread of next().
-  virtual std::vector<TextShape> first_text_shapes(int64_t most_samples) const = 0;
+  virtual std::vector<TextShape> first_text_shapes(int64_t max_samples) const = 0;
 };
 
 /// Creates the loader of a training run. `text_shapes` are the possible shapes of steps, ascending; the last one

@@ -15,15 +15,15 @@
 #include "blipft/batch.h"
 #include "blipft/choices.h"
 #include "blipft/decode_ops.h"
-#include "blipft/doing.h"
 #include "blipft/host_activations.h"
 #include "blipft/ops.h"
+#include "blipft/rank_operation.h"
 #include "blipft/unit.h"
 
 namespace blipft {
 
 /// The activities of a model: forward, recompute, backward or loss of a unit.
-using Phase = Doing;
+using Phase = RankOperation;
 
 /// Receives the phases of the model, for the trace. Each pair of calls encloses the enqueueing in the compute stream.
 class StepObserver {
@@ -47,7 +47,7 @@ struct StepContext {
   StepObserver* observer = nullptr;        ///< optional
   uint64_t seed = 0;                       ///< seed of dropout
   bool training = true;                    ///< false: no dropout
-  int64_t most_coded_rows = 0;             ///< products of at most this many rows read quantized weights directly
+  int64_t max_coded_rows = 0;             ///< products of at most this many rows read quantized weights directly
   HostActivations* in_host = nullptr;      ///< keeps inputs of checkpointed layers; null: device memory keeps them
   Fp8Products* fp8 = nullptr;              ///< chooses the products that run in fp8; null: none
 };

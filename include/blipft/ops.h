@@ -81,13 +81,13 @@ struct DropoutAdd {
 /// a. It is computed in f32; the angle is one f32 product. `inverse` rotates by -a, which is the gradient.
 struct Rotary {
   MatrixView x;                 ///< [M, heads * D], in and out
-  int64_t head_size = 0;        ///< D, even, at most 2 * kMostFrequencies
+  int64_t head_size = 0;        ///< D, even, at most 2 * kMaxFrequencies
   int64_t rotated = 0;          ///< even: number of leading elements of each head that are rotated, the others are
                                 ///< unchanged; 0: all D
   float magnitude = 1;          ///< factor of cos and sin (long-context scaling)
   Tensor positions;             ///< i32 [M]
-  static constexpr int64_t kMostFrequencies = 128;
-  float frequencies[kMostFrequencies] = {};  ///< [rotated / 2], radians from one position to the next
+  static constexpr int64_t kMaxFrequencies = 128;
+  float frequencies[kMaxFrequencies] = {};  ///< [rotated / 2], radians from one position to the next
   bool inverse = false;
   Tensor amax;                  ///< f32 [1], in and out, optional, only if all D are rotated: raised to the largest |x|
                                 ///< (Fp8Magnitude)

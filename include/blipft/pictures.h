@@ -26,11 +26,11 @@ struct DecodeSettings {
 };
 /// Limits of a picture: encoded size, decoded size, and the memory that libjpeg needs for a progressive JPEG with
 /// several scans. They bound the memory of each of the data.num_workers threads.
-constexpr int64_t most_picture_bytes = int64_t{512} << 20;
-constexpr int64_t most_picture_side = 65535;
-constexpr int64_t most_picture_pixels = 178956970;  // PIL refuses larger pictures as decompression bombs
-constexpr int64_t most_jpeg_bytes = int64_t{256} << 20;
-constexpr int64_t most_jpeg_scans = 64;
+constexpr int64_t max_picture_bytes = int64_t{512} << 20;
+constexpr int64_t max_picture_side = 65535;
+constexpr int64_t max_picture_pixels = 178956970;  // PIL refuses larger pictures as decompression bombs
+constexpr int64_t max_jpeg_bytes = int64_t{256} << 20;
+constexpr int64_t max_jpeg_scans = 64;
 /// Decodes a JPEG, PNG or WebP file into RGB as PIL's Image.open(...).convert("RGB") does, and applies `settings`. The
 /// format is detected from the first bytes. As in PIL, 16-bit gray is clipped and CMYK is read as Adobe writes it. EXIF
 /// data that cannot be read is ignored. `name` is used only in error messages. Throws UserError on corrupt or truncated

@@ -11,12 +11,12 @@ namespace blipft {
 /// the sum of scores.values over the offsets of the bucket, in f32.
 /// The bucket of o is the last k with first[k] <= |o|, plus `directed` if o > 0.
 struct RelativeBias {
-  static constexpr int64_t kMostBuckets = 128;
+  static constexpr int64_t kMaxBuckets = 128;
   Tensor table;                 ///< [buckets, heads]; in backward a parameter gradient, out
   int64_t directed = 0;         ///< number of separate buckets for keys after the query, equal to `distances`; 0: both
                                 ///< directions share buckets
-  int64_t distances = 0;        ///< number of buckets of one direction, at most kMostBuckets
-  int32_t first[kMostBuckets] = {};  ///< smallest distance of each bucket, ascending from 0
+  int64_t distances = 0;        ///< number of buckets of one direction, at most kMaxBuckets
+  int32_t first[kMaxBuckets] = {};  ///< smallest distance of each bucket, ascending from 0
   RelativeScores scores;        ///< out; in backward the gradient
   bool accumulate = false;      ///< backward only
 

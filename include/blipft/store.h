@@ -113,15 +113,15 @@ class ParameterStore {
   /// Decodes the unit's gathered sections, which are in section order, into the flat buffer [shard.padded]. `left`:
   /// leaves out the elements that codes() and as_stored(), or fp8_codes(), return.
   void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
-              CodesTaken left = CodesTaken::none) const;
+              AcceptedEncodings left = AcceptedEncodings::none) const;
   /// Returns true if decode() with the same `left` has elements to decode.
-  bool decodes(const Unit& unit, CodesTaken left) const;
+  bool decodes(const Unit& unit, AcceptedEncodings left) const;
   /// Implements UnitAccess::codes(): returns parameters quantized to nf4 or int8 with unquantized scales, whose rows
   /// are whole blocks.
   std::optional<Quantized> codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
-  /// Returns further parameters that decode() leaves out: with CodesTaken::blocks, parameters in the compute dtype are
+  /// Returns further parameters that decode() leaves out: with AcceptedEncodings::blocks, parameters in the compute dtype are
   /// read from their section. Empty for a unit that is flat().
-  std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered, CodesTaken taken) const;
+  std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered, AcceptedEncodings taken) const;
   /// Implements UnitAccess::fp8_codes().
   Fp8Matrix fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
   /// Returns true if fp8_codes() returns the matrix that begins with element `first`.
@@ -221,7 +221,7 @@ class ParameterStore {
                    Stream stream);
   void fill_state(const Stored& state, float value, Stream stream);
   void for_scale(const Unit& unit, const Parameter& parameter, const std::function<void(const Tensor& words)>& body) const;
-  bool read_as_stored(const Section& section, CodesTaken taken) const;
+  bool read_as_stored(const Section& section, AcceptedEncodings taken) const;
   static Stored with_scale(const Section& section, const Section::Piece& piece, Stored part);
 
   StoreContext context_;
@@ -230,8 +230,8 @@ class ParameterStore {
   Tensor gradients_, squares_;
   Tensor staging_;                         // f32, states while they are decoded for an update
   std::deque<Consumed> consumed_;
-  int64_t consumed_bytes_ = 0, most_consumed_bytes_ = 0;
-  size_t most_decoded_ = 0;                // maximum number of states of a range in staging_
+  int64_t consumed_bytes_ = 0, max_consumed_bytes_ = 0;
+  size_t max_decoded_ = 0;                // maximum number of states of a range in staging_
   bool trains_ = false;
 };
 

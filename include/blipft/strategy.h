@@ -15,8 +15,8 @@
 #include "blipft/arena.h"
 #include "blipft/choices.h"
 #include "blipft/comm.h"
-#include "blipft/doing.h"
 #include "blipft/ops.h"
+#include "blipft/rank_operation.h"
 #include "blipft/store.h"
 #include "blipft/unit.h"
 
@@ -27,7 +27,7 @@ namespace blipft {
 class CommObserver {
  public:
   virtual ~CommObserver() = default;
-  using Kind = Doing;                      ///< gather, reduce_scatter, all_reduce or update
+  using Kind = RankOperation;                      ///< gather, reduce_scatter, all_reduce or update
   virtual void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) = 0;
   virtual void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) = 0;
 };

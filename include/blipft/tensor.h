@@ -55,7 +55,7 @@ struct Shape {
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) {
       const int64_t size = dims[static_cast<size_t>(i)];
-      if (size > 0 && n > kMostElements / size) [[unlikely]] refuse();
+      if (size > 0 && n > kMaxElements / size) [[unlikely]] refuse();
       n *= size;
     }
     return n;
@@ -69,7 +69,7 @@ struct Shape {
 
  private:
   // Small enough that the byte counts of all tensors of a plan can be summed without overflow.
-  static constexpr int64_t kMostElements = int64_t{1} << 46;
+  static constexpr int64_t kMaxElements = int64_t{1} << 46;
   [[noreturn, gnu::noinline]] void refuse() const {
     throw UserError(concat("a tensor of shape ", str(), " is larger than any memory; lower train.batch_size or ",
                            "data.max_text_tokens, or check the sizes in config.json"));

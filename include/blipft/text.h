@@ -19,7 +19,7 @@ namespace blipft {
 struct Config;
 
 /// Of a caption, a JSON record, or a line of metadata.
-constexpr int64_t most_text_bytes = int64_t{64} << 20;
+constexpr int64_t max_text_bytes = int64_t{64} << 20;
 
 /// How a text becomes ids; the names and defaults are those of Hugging Face tokenizers.
 struct EncodeOptions {

@@ -155,7 +155,7 @@ class UnitWeights {
 };
 
 /// The quantized values that a caller of acquire_codes() multiplies by directly: none, blocks (Quantized), or fp8.
-enum class CodesTaken { none, blocks, fp8 };
+enum class AcceptedEncodings { none, blocks, fp8 };
 
 /// The strategy as a model sees it: calls before and after each use of a unit, all ordered in the compute stream.
 class UnitAccess {
@@ -166,7 +166,7 @@ class UnitAccess {
   virtual void release(const Unit& unit) = 0;
   /// Like acquire(), for callers that multiply by quantized values of kind `taken` as they are stored. codes() or
   /// fp8_codes() returns those matrices, and their elements of the flat buffer are undefined.
-  virtual UnitWeights acquire_codes(const Unit& unit, CodesTaken taken) {
+  virtual UnitWeights acquire_codes(const Unit& unit, AcceptedEncodings taken) {
     (void)taken;
     return acquire(unit);
   }

@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFirstLine = "blipft works in this folder; the file goes when the run ends";
-constexpr size_t kMostText = 4096, kMaxValue = 200;
+constexpr size_t kMaxText = 4096, kMaxValue = 200;
 constexpr std::pair<const char*, std::string LockOwner::*> kFields[] = {
     {"host", &LockOwner::host}, {"boot", &LockOwner::boot}, {"pid_namespace", &LockOwner::pid_namespace},
     {"pid", &LockOwner::pid}, {"process_start", &LockOwner::process_start}, {"launcher", &LockOwner::launcher},
@@ -64,7 +64,7 @@ std::optional<std::string> read_lock(const std::string& path) {
                     "be known whether a run works in this folder; remove it, or choose another folder");
   BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be read (", std::strerror(problem), "), so that it cannot be ",
                     "known whether another run works in this folder");
-  std::string text(kMostText, '\0');
+  std::string text(kMaxText, '\0');
   const ssize_t bytes = ::read(file.get(), text.data(), text.size());
   if (bytes < 0 && errno == ESTALE) return std::nullopt;  // a network file system's word for gone
   BLIPFT_USER_CHECK(bytes >= 0, path, ": cannot be read: ", io::errno_text());

@@ -259,7 +259,7 @@ void remove_results(const Config& config) {
 
 OutputFolder::OutputFolder(const Config& config, const World& world) : config_(config), world_(world) {
   try {
-    world_.together([&] {
+    world_.run_agreeing_on_errors([&] {
       if (world_.rank() == 0) make_folders();
     });
     share_folders();
@@ -285,7 +285,7 @@ void OutputFolder::Held::release() const {
 }
 
 void OutputFolder::claim(const std::string& resumed) {
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (world_.rank() != 0) return;
     resumed_ = !resumed.empty();
     check_sources(config_, resumed_);
@@ -361,7 +361,7 @@ void OutputFolder::share_folders() {
   held_.locks.clear();
   for (size_t i = 0; i < paths.size(); ++i) held_.locks.emplace_back(paths[i], texts[i]);
   const std::string host = world_.from_rank(0, world_.host());
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     for (const FolderLock& lock : held_.locks)
       BLIPFT_USER_CHECK(lock.is_there(), fs::path(lock.path()).parent_path().string(),
                         ": is not the folder in which rank 0 on ", host, " works: its ", lock.path(),
@@ -371,7 +371,7 @@ void OutputFolder::share_folders() {
 }
 
 void OutputFolder::check_room(const std::function<std::vector<FileToWrite>()>& files) const {
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (world_.rank() != 0) return;
     const std::string warning = blipft::check_room(config_, files(), reclaimed());
     if (!warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
@@ -398,13 +398,13 @@ std::vector<FileToWrite> OutputFolder::reclaimed() const {
 }
 
 void OutputFolder::check_names(int64_t first_step, int64_t steps) const {
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (world_.rank() == 0) check_names_free(config_, first_step, steps, world_.size(), resumed_);
   });
 }
 
 void OutputFolder::remove_earlier() const {
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (world_.rank() == 0 && replaces_) remove_results(config_);
   });
 }

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPiece = int64_t{1} << 20, kMostRow = int64_t{1} << 16;
+constexpr int64_t kPiece = int64_t{1} << 20, kMaxRow = int64_t{1} << 16;
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
@@ -64,7 +64,7 @@ std::string last_metrics_row(const std::string& folder) {
   const io::FileDescriptor file = io::open_own(path, O_RDONLY);
   if (file.get() < 0 || run_of_record_file(folder, kMetricsFile).empty()) return "";
   try {
-    const int64_t size = io::file_size(file, path), begin = std::max<int64_t>(0, size - kMostRow);
+    const int64_t size = io::file_size(file, path), begin = std::max<int64_t>(0, size - kMaxRow);
     std::string text(static_cast<size_t>(size - begin), '\0');
     io::read_at(file, begin, text.data(), size - begin, path);
     const size_t end = text.rfind('\n');

@@ -15,7 +15,7 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostHeading = 512;
+constexpr int64_t kMaxHeading = 512;
 constexpr size_t kIdDigits = 32;
 
 // What stands before the run's id in a file's first line.
@@ -43,7 +43,7 @@ std::string new_run_id() {
 
 std::string agree_on_run_id(const World& world, const std::string& earlier) {
   std::string id = earlier;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     if (world.rank() == 0 && id.empty()) id = new_run_id();
   });
   return world.from_rank(0, id);
@@ -57,7 +57,7 @@ std::string run_of_record_file(const std::string& folder, const std::string& nam
   const std::string path = (std::filesystem::path(folder) / name).string(), front = before_id(name);
   const io::FileDescriptor file = io::open_own(path, O_RDONLY);
   if (file.get() < 0) return "";
-  std::string text(static_cast<size_t>(std::min(kMostHeading, io::file_size(file, path))), '\0');
+  std::string text(static_cast<size_t>(std::min(kMaxHeading, io::file_size(file, path))), '\0');
   try {
     io::read_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
   } catch (const UserError&) {

@@ -21,11 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = int64_t{1} << 20;       // of a file that is read
-constexpr int64_t kMostOfFile = int64_t{256} << 20;  // of a file that goes into its digest
+constexpr int64_t kMaxOfFile = int64_t{256} << 20;  // of a file that goes into its digest
 constexpr size_t kShown = 80;                      // characters of a value in a message
 
 // Size and digest: of the header alone of a safetensors file, whose tensors may be hundreds of gigabytes.
-std::string describe_file(const std::string& path, bool header_alone, int64_t max_bytes = kMostOfFile) {
+std::string describe_file(const std::string& path, bool header_alone, int64_t max_bytes = kMaxOfFile) {
   try {
     const io::FileDescriptor file = io::open_for_reading(path);
     const int64_t size = io::file_size(file, path);
@@ -183,14 +183,14 @@ void compare_facts(const World& world, const Facts& facts, const std::string& ad
 void check_same_config(const Config& config, const World& world) {
   if (world.size() == 1) return;
   Facts facts;
-  world.together([&] { facts = config_facts(config); });
+  world.run_agreeing_on_errors([&] { facts = config_facts(config); });
   compare_facts(world, facts, "start all ranks with the same program, run file and options");
 }
 
 void check_same_files(const Config& config, const World& world) {
   if (world.size() == 1) return;
   Facts files;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     files = file_facts("model file", config.model.path, config.model.init == InitialWeights::pretrained);
     if (config.adapter.path.empty()) return;
     for (Fact& fact : file_facts("adapter file", config.adapter.path, true)) files.push_back(std::move(fact));
@@ -201,7 +201,7 @@ void check_same_files(const Config& config, const World& world) {
 void check_same_data(const Config& config, const RunData& data, const World& world) {
   if (world.size() == 1) return;
   Facts facts;
-  world.together([&] { facts = read_facts(config, data); });
+  world.run_agreeing_on_errors([&] { facts = read_facts(config, data); });
   compare_facts(world, facts, "give all machines the same data");
 }
 

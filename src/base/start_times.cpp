@@ -28,12 +28,12 @@ double process_age() {
   return std::max(0.0, now - ticks / static_cast<double>(sysconf(_SC_CLK_TCK)));
 }
 
-constexpr double kLeastSeconds = 0.01;     // minimum duration of a part that is reported
+constexpr double kMinSeconds = 0.01;     // minimum duration of a part that is reported
 
 std::string list(const std::vector<StartTimes::Part>& parts) {
   std::string text;
   for (const auto& [name, seconds] : parts) {
-    if (seconds < kLeastSeconds) continue;
+    if (seconds < kMinSeconds) continue;
     char part[64];
     std::snprintf(part, sizeof part, "%s%s %.2f s", text.empty() ? "" : ", ", name.c_str(), seconds);
     text += part;
@@ -64,13 +64,13 @@ std::string StartTimes::text() const {
   return list(parts_) + (beside.empty() ? "" : " (beside them: " + beside + ")") + ready;
 }
 
-Beside::Beside(StartTimes& times, std::string name, std::function<void()> body)
+BackgroundTask::BackgroundTask(StartTimes& times, std::string name, std::function<void()> body)
     : times_(times), name_(std::move(name)), seconds_(std::async(std::launch::async, [body = std::move(body)] {
         const auto begin = StartTimes::Clock::now();
         body();
         return seconds_since(begin);
       })) {}
 
-void Beside::wait() { times_.beside(name_, seconds_.get()); }
+void BackgroundTask::wait() { times_.beside(name_, seconds_.get()); }
 
 }  // namespace blipft

@@ -27,7 +27,7 @@ class StartTimes {
   double seconds() const;
 
   const std::vector<Part>& parts() const { return parts_; }
-  const std::vector<Part>& parts_beside() const { return beside_; }
+  const std::vector<Part>& background_parts() const { return beside_; }
   /// Returns "launch 0.31 s, data 0.02 s, ... (beside them: plan 0.40 s), ready after 3.4 s".
   std::string text() const;
 
@@ -37,11 +37,11 @@ class StartTimes {
 };
 
 /// A part of the start that runs on its own thread. The destructor waits for it.
-class Beside {
+class BackgroundTask {
  public:
-  Beside(StartTimes& times, std::string name, std::function<void()> body);
-  Beside(const Beside&) = delete;
-  Beside& operator=(const Beside&) = delete;
+  BackgroundTask(StartTimes& times, std::string name, std::function<void()> body);
+  BackgroundTask(const BackgroundTask&) = delete;
+  BackgroundTask& operator=(const BackgroundTask&) = delete;
   /// Waits until the part is done, rethrows its exception, and records its duration. Call this once.
   void wait();
 

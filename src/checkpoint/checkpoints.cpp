@@ -168,7 +168,7 @@ void Checkpoints::write(int64_t done) {
   written_run_ = parts_.run;               // what is learnt while it is on its way to the disk is of the next one
   failure_.clear();
   try {
-    world.together([&] {
+    world.run_agreeing_on_errors([&] {
       if (world.rank() != 0) return;
       make_partial(folder_, done);
       check_room(partial, total_bytes_);
@@ -216,7 +216,7 @@ void Checkpoints::complete() {
   try {
     world.agree(failure);
     const std::vector<std::string> files = world.gather_texts(file);
-    world.together([&] {
+    world.run_agreeing_on_errors([&] {
       if (world.rank() == 0) publish(outcome, files);
     });
     newest_ = whole_ = outcome.folder;

@@ -48,7 +48,7 @@ void check_same_samples(const Config& config, const std::string& key, const std:
   if (world.size() == 1) return;
   check_same_config(config, world);
   Facts facts;
-  world.together([&] { facts = {data_fact(key, path, dataset), data_content_fact(key, path, dataset)}; });
+  world.run_agreeing_on_errors([&] { facts = {data_fact(key, path, dataset), data_content_fact(key, path, dataset)}; });
   compare_facts(world, facts, "give all machines the same data");
 }
 
@@ -159,13 +159,13 @@ void ContentCheck::finish() {
   if (done_) return;
   Facts data;
   std::vector<uint32_t> mine;
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (data_.valid()) data = data_.get();
     mine = weights_.get();
   });
   compare_facts(world_, data, "give all machines the same data");
   const std::vector<uint32_t> sums = compare_weights(mine);
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (world_.rank() == 0) record(data, sums);
   });
   done_ = true;

@@ -90,7 +90,7 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
   if (config.checkpoint.resume == ResumeMode::never) return nullptr;
   std::string folder = config.checkpoint.resume.text;
   // One rank's choice: another may see a folder of a network file system later.
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     if (config.checkpoint.resume == ResumeMode::automatic)
       folder = world.rank() == 0 ? newest_checkpoint(checkpoints_folder(config)) : "";
   });
@@ -98,7 +98,7 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
   if (folder.empty()) return nullptr;
   auto point = std::make_unique<ResumePoint>();
   point->folder = folder;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     check_resume_folder(config);
     point->index = io::read_index(folder);
   });
@@ -161,7 +161,7 @@ std::string check_same_content(const Config& config, const ResumePoint& point, c
 std::string what_was_changed(const Config& config, const ResumePoint& point) {
   std::string changes;
   for (const Changed& one : changed_keys(config, point))
-    if (one.rule != OnResume::untold)
+    if (one.rule != OnResume::unreported)
       changes += concat(changes.empty() ? "" : ", ", one.key, " ", shortened(one.now), " instead of ",
                         shortened(one.then));
   return changes;

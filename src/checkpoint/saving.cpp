@@ -66,7 +66,7 @@ DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettin
 }
 
 // What the checkpoint has for parts of the model that are not ours (FamilySpec::kept_tensors), to be saved as it is.
-std::vector<const NamedTensor*> tensors_beside(const SaveSettings& settings, const SafetensorsReader* checkpoint,
+std::vector<const NamedTensor*> tensors_next_to(const SaveSettings& settings, const SafetensorsReader* checkpoint,
                                                const std::string& source) {
   std::vector<const NamedTensor*> found;
   if (settings.what != SaveSettings::What::all || !checkpoint) return found;
@@ -177,7 +177,7 @@ void Saver::open() {
     writer_->write_text("adapter_config.json", job_.adapter_config);
     return;
   }
-  beside_ = tensors_beside(job_.settings, job_.checkpoint, job_.source);
+  beside_ = tensors_next_to(job_.settings, job_.checkpoint, job_.source);
   for (const NamedTensor* tensor : beside_)
     entries.push_back({tensor->first, tensor->second.dtype, tensor->second.shape});
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
@@ -354,7 +354,7 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint, const std::string& source) {
   int64_t bytes = kSmallFilesBytes;
-  for (const NamedTensor* tensor : tensors_beside(settings, checkpoint, source))
+  for (const NamedTensor* tensor : tensors_next_to(settings, checkpoint, source))
     bytes += tensor->second.numel() * dtype_size(tensor->second.dtype);
   for (const Unit* unit : units) {
     if (!is_saved(*unit, settings)) continue;
@@ -368,12 +368,12 @@ int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveS
 std::string save_weights(const WeightContext& context, const World& world, const SaveJob& job) {
   BLIPFT_CHECK(!job.settings.pretrained || job.checkpoint, "the checkpoint of pretrained weights is gone");
   Saver saver(context, job);
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     if (world.rank() == 0) saver.open();
   });
   for (const Unit* unit : context.units) saver.save(*unit);
   context.device->synchronize();
-  world.together([&] { saver.finish(); });
+  world.run_agreeing_on_errors([&] { saver.finish(); });
   return world.from_rank(0, saver.saved_as());
 }
 

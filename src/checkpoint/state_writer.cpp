@@ -11,11 +11,11 @@ namespace blipft {
 
 namespace {
 constexpr int64_t kThreads = 4;
-constexpr int64_t kLeastChunks = 3;        // one being filled, one being written, one on its way
+constexpr int64_t kMinChunks = 3;        // one being filled, one being written, one on its way
 }  // namespace
 
 StateWriter::StateWriter(Device& device, int64_t bytes) : device_(device) {
-  const int64_t count = std::max(kLeastChunks, (bytes + kChunkBytes - 1) / kChunkBytes);
+  const int64_t count = std::max(kMinChunks, (bytes + kChunkBytes - 1) / kChunkBytes);
   threads_.emplace_back([this, count] { take_chunks(count); });
   for (int64_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { run(); });
 }

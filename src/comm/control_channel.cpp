@@ -25,7 +25,7 @@ namespace blipft {
 namespace {
 
 constexpr uint32_t kHello = 0x626c6674;
-constexpr size_t kMostStrangers = 64;      // limit of connections without a valid hello, plus one per rank
+constexpr size_t kMaxStrangers = 64;      // limit of connections without a valid hello, plus one per rank
 
 struct Interface {
   uint32_t address, mask;
@@ -54,7 +54,7 @@ std::vector<uint32_t> candidates(const ControlAddress& server, const std::string
   };
   if (host == server.host) add(htonl(INADDR_LOOPBACK));
   const std::vector<Interface> mine = interfaces();
-  const uint32_t count = std::min(server.count, ControlAddress::kMost);
+  const uint32_t count = std::min(server.count, ControlAddress::kMax);
   for (uint32_t i = 0; i < count; ++i)
     for (const Interface& own : mine)
       if (((server.addresses[i] ^ own.address) & own.mask) == 0) add(server.addresses[i]);
@@ -122,7 +122,7 @@ ControlChannel::ControlChannel(int64_t ranks) : ranks_(ranks) {
   address_.port = ntohs(any.sin_port);
   gethostname(address_.host, sizeof address_.host - 1);
   for (const Interface& own : interfaces())
-    if (address_.count < ControlAddress::kMost) address_.addresses[address_.count++] = own.address;
+    if (address_.count < ControlAddress::kMax) address_.addresses[address_.count++] = own.address;
   std::random_device random;
   for (uint64_t& part : address_.token) part = static_cast<uint64_t>(random()) << 32 | random();
 }
@@ -166,7 +166,7 @@ void ControlChannel::accept_new() {
     if (s < 0) return;
     const auto stranger = [](const Connection& other) { return other.rank < 0; };
     if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), stranger)) >=
-        kMostStrangers + static_cast<size_t>(ranks_)) {
+        kMaxStrangers + static_cast<size_t>(ranks_)) {
       close(s);
       continue;
     }

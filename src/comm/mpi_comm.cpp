@@ -33,7 +33,7 @@ class MpiComm : public Comm {
   int64_t device_bytes() const override { return 0; }
 
   void all_gather(const Tensor& shard, const Tensor& full, Stream) override {
-    const Activity::Scope scope(activity_, Activity::Doing::gather);
+    const Activity::Scope scope(activity_, Activity::RankOperation::gather);
     BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
                  shard.shape.str());
     // MPI must be informed if the shard is already at its position in `full`.
@@ -54,7 +54,7 @@ class MpiComm : public Comm {
   }
 
   void reduce_scatter(const Tensor& full, const Tensor& shard, Stream, bool accumulate) override {
-    const Activity::Scope scope(activity_, Activity::Doing::reduce_scatter);
+    const Activity::Scope scope(activity_, Activity::RankOperation::reduce_scatter);
     check_accumulates(*this, full, accumulate);
     BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype,
                  "reduce_scatter: ", full.shape.str(), " is not ", size_, " times ", shard.shape.str());
@@ -79,7 +79,7 @@ class MpiComm : public Comm {
   }
 
   void all_reduce(const Tensor& tensor, Stream) override {
-    const Activity::Scope scope(activity_, Activity::Doing::all_reduce);
+    const Activity::Scope scope(activity_, Activity::RankOperation::all_reduce);
     const int64_t size = dtype_size(tensor.dtype);
     const int64_t n = tensor.numel();
     const int64_t step = std::min<int64_t>(n, kPieceElements);

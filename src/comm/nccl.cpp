@@ -119,7 +119,7 @@ class NcclComm : public Comm {
   // Number of multiprocessors of a direct reduction: 8, 16 and 24 gave slower steps.
   static constexpr int64_t kReduceBlocks = 12;
   // Smaller tensors go through NCCL, which allows them in any stream.
-  static constexpr int64_t kLeastDirectBytes = 64 << 10;
+  static constexpr int64_t kMinDirectBytes = 64 << 10;
 
   static int version() {
     int version = 0;
@@ -140,7 +140,7 @@ class NcclComm : public Comm {
   int64_t reduction_blocks() const { return max_ctas_ > 0 ? max_ctas_ : kReduceBlocks; }
 
   bool directly(const Tensor& full) const {
-    return reduce_ && full.bytes() >= kLeastDirectBytes && peers_.contains(full) && PeerReduce::suits(full, size_);
+    return reduce_ && full.bytes() >= kMinDirectBytes && peers_.contains(full) && PeerReduce::suits(full, size_);
   }
 
   // Copies the other ranks' shards one after another. Each rank begins with its next neighbour, so that all links are

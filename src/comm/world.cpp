@@ -128,14 +128,14 @@ std::string World::host() const {
 }
 
 void World::barrier() const {
-  const Activity::Scope scope(*activity_, Activity::Doing::barrier);
+  const Activity::Scope scope(*activity_, Activity::RankOperation::barrier);
   complete("MPI_Ibarrier", 0, [&](MPI_Request* request) {
     return MPI_Ibarrier(communicator_->mpi, request);
   });
 }
 
 void World::broadcast(void* data, int64_t bytes, int64_t root) const {
-  const Activity::Scope scope(*activity_, Activity::Doing::broadcast);
+  const Activity::Scope scope(*activity_, Activity::RankOperation::broadcast);
   constexpr int64_t kPiece = int64_t{1} << 30;
   for (int64_t first = 0; first < bytes; first += kPiece) {
     const int64_t count = std::min(kPiece, bytes - first);
@@ -147,22 +147,22 @@ void World::broadcast(void* data, int64_t bytes, int64_t root) const {
 }
 
 int64_t World::max(int64_t value) const {
-  const Activity::Scope scope(*activity_, Activity::Doing::sum);
+  const Activity::Scope scope(*activity_, Activity::RankOperation::sum);
   return reduced(value, MPI_INT64_T, MPI_MAX, communicator_->mpi);
 }
 
 double World::max(double value) const {
-  const Activity::Scope scope(*activity_, Activity::Doing::sum);
+  const Activity::Scope scope(*activity_, Activity::RankOperation::sum);
   return reduced(value, MPI_DOUBLE, MPI_MAX, communicator_->mpi);
 }
 
 double World::sum(double value) const {
-  const Activity::Scope scope(*activity_, Activity::Doing::sum);
+  const Activity::Scope scope(*activity_, Activity::RankOperation::sum);
   return reduced(value, MPI_DOUBLE, MPI_SUM, communicator_->mpi);
 }
 
 void World::gather(const void* data, int64_t bytes, void* out) const {
-  const Activity::Scope scope(*activity_, Activity::Doing::gather_on_host);
+  const Activity::Scope scope(*activity_, Activity::RankOperation::gather_on_host);
   const int count = static_cast<int>(bytes);
   complete("MPI_Igather", rank_ == 0 ? bytes * size_ : bytes, [&](MPI_Request* request) {
     return MPI_Igather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi, request);
@@ -216,7 +216,7 @@ std::string World::from_rank(int64_t root, std::string text) const {
 }
 
 void World::agree(const std::string& message) const {
-  const Activity::Scope scope(*activity_, Activity::Doing::agreement);
+  const Activity::Scope scope(*activity_, Activity::RankOperation::agreement);
   const int64_t first = -max(message.empty() ? -size_ : -rank_);
   if (first == size_) return;
   const std::string text = from_rank(first, message);

@@ -62,13 +62,13 @@ Key key(Section Config::*section, T Section::*member, const char* section_name, 
 
 // Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken
 // for them (an order of so many samples) fits into a machine.
-constexpr double most_samples = 1e9;        // of an epoch
-constexpr double most_batch = 1 << 20;      // micro-batches of a step
-constexpr double most_steps = 1e12;
-constexpr double most_ranks = 1 << 20;
-constexpr double most_threads = 4096;
-constexpr double most_factor = 1e6;         // learning rates and the like, which become f32
-constexpr double least_f32 = 1e-37;
+constexpr double max_samples = 1e9;        // of an epoch
+constexpr double max_batch = 1 << 20;      // micro-batches of a step
+constexpr double max_steps = 1e12;
+constexpr double max_ranks = 1 << 20;
+constexpr double max_threads = 4096;
+constexpr double max_factor = 1e6;         // learning rates and the like, which become f32
+constexpr double min_f32 = 1e-37;
 
 inline Allowed any() { return {}; }
 inline Allowed required() {
@@ -130,7 +130,7 @@ inline Allowed half_open(double min, double max) {
   return allowed;
 }
 /// -1 or 1 to `max`
-inline Allowed minus_one_or_positive(double max = most_steps) {
+inline Allowed minus_one_or_positive(double max = max_steps) {
   Allowed allowed = from_to(-1, max);
   allowed.zero = false;
   return allowed;

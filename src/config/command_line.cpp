@@ -46,8 +46,8 @@ const Option& find_option(const std::string& argument) {
   throw UserError(concat("unknown option ", brief(name), near.empty() ? all : "; did you mean " + near + "?"));
 }
 
-constexpr int64_t most_ranks = 1 << 20, most_smoke_steps = 1'000'000;
-constexpr double most_gib = 1e6;
+constexpr int64_t max_ranks = 1 << 20, max_smoke_steps = 1'000'000;
+constexpr double max_gib = 1e6;
 
 /// An integer, 1 <= value <= most.
 int64_t parse_count(const std::string& option, const std::string& text, int64_t most) {
@@ -74,8 +74,8 @@ double parse_gib(const std::string& option, const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   const bool blank = stop + 1 < end && *stop == ' ';
   const double gib = number * gib_of_unit(std::string(stop + (blank ? 1 : 0), end));
-  BLIPFT_USER_CHECK(error == std::errc() && gib > 0 && gib <= most_gib, option, ": found \"", brief(text),
-                    "\", expected a number of GiB > 0 and <= ", most_gib, ", as in ", option,
+  BLIPFT_USER_CHECK(error == std::errc() && gib > 0 && gib <= max_gib, option, ": found \"", brief(text),
+                    "\", expected a number of GiB > 0 and <= ", max_gib, ", as in ", option,
                     " 24GiB, or of another unit: 24GB (10^9 bytes), 24G (GiB), 24564MiB");
   return gib;
 }
@@ -116,15 +116,15 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   if (name == "--plan") set_action(line, Action::plan);
   else if (name == "--print-config") set_action(line, Action::print_config);
   else if (name == "--help") set_action(line, Action::help), line.help_section = value;
-  else if (name == "--smoke") line.smoke_steps = value.empty() ? 5 : parse_count(name, value, most_smoke_steps);
+  else if (name == "--smoke") line.smoke_steps = value.empty() ? 5 : parse_count(name, value, max_smoke_steps);
   else if (name == "--version") set_action(line, Action::version);
   else if (name == "--generate") set_action(line, Action::generate);
   else if (name == "--evaluate") set_action(line, Action::evaluate);
   else if (name == "--prompt") line.prompt = not_empty(option, value);
   else if (name == "--image") line.image = not_empty(option, value);
   else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = not_empty(option, value);
-  else if (name == "--ranks") line.plan_ranks = parse_count(name, value, most_ranks);
-  else if (name == "--node-ranks") line.plan_node_ranks = parse_count(name, value, most_ranks);
+  else if (name == "--ranks") line.plan_ranks = parse_count(name, value, max_ranks);
+  else if (name == "--node-ranks") line.plan_node_ranks = parse_count(name, value, max_ranks);
   else set_gpu_gib(line, name, value);
 }
 

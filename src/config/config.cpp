@@ -438,7 +438,7 @@ void expand_targets(Config& config) {
 Config with_overrides(Config config, const std::vector<std::string>& overrides, int64_t ranks) {
   const TrainSection of_file = config.train;
   for (const std::string& one : overrides) apply_override(config, one);
-  settle_conflicts(config, ranks);
+  resolve_conflicts(config, ranks);
   note_samples_of_a_step(config, of_file);
   expand_paths(config);
   expand_targets(config);

@@ -358,7 +358,7 @@ void set_implied_defaults(Config& config) {
   set_default("train.batch_size", train.batch_size, total ? 0 : defaults.batch_size);
 }
 
-void settle_conflicts(Config& config, int64_t ranks) {
+void resolve_conflicts(Config& config, int64_t ranks) {
   set_implied_defaults(config);
   ConflictSettler(config, ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices)).settle();
 }

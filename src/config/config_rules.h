@@ -51,7 +51,7 @@ void set_implied_defaults(Config& config);
 
 /// Resets keys of the run file that conflict with the command line to their defaults, and adds a note to config.notes
 /// for each. Sets implied defaults. `ranks` of the run; 0: parallel.devices.
-void settle_conflicts(Config& config, int64_t ranks);
+void resolve_conflicts(Config& config, int64_t ranks);
 
 /// Throws UserError, with file and line, if values conflict.
 void check_conflicts(const Config& config);

@@ -22,7 +22,7 @@ void add_model(std::vector<Key>& keys) {
   // Each machine may have a copy of its own: ranks, and parts of a run, compare what is in it.
   m(&M::path, "path", required(),
     "the directory that Hugging Face saved: config.json, weights, tokenizer and image processor")
-      .on_resume_is(OnResume::untold).may_differ_between_ranks();
+      .on_resume_is(OnResume::unreported).may_differ_between_ranks();
   m(&M::init, "init", words_of<InitialWeights>(), "where the first weights come from");
   m(&M::freeze, "freeze", any(), "parameter groups of the model that are not trained; --plan prints their names");
   m(&M::quantize, "quantize",
@@ -45,7 +45,7 @@ void add_adapter(std::vector<Key>& keys) {
   a(&A::kind, "kind", words_of<AdapterKind>({{"qlora", "lora"}}),
     "lora trains low-rank adapters and freezes the model itself", Names{"peft_type"});
   a(&A::r, "r", from_to(1, 65536), "the rank of the adapters", Names{"rank", "lora_r"});
-  a(&A::alpha, "alpha", above(0, most_factor), "the adapters' product is scaled by alpha / r", Names{"lora_alpha"});
+  a(&A::alpha, "alpha", above(0, max_factor), "the adapters' product is scaled by alpha / r", Names{"lora_alpha"});
   a(&A::rslora, "rslora", any(), "true: it is scaled by alpha / sqrt(r) instead", Names{"use_rslora"});
   a(&A::dropout, "dropout", half_open(0, 1), "the probability of dropout on the adapters' input", Names{"lora_dropout"});
   a(&A::targets, "targets", any(),
@@ -54,7 +54,7 @@ void add_adapter(std::vector<Key>& keys) {
   a(&A::dtype, "dtype", words_of<AdapterDtype>({{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
     "the type of the adapters' weights, gradients and optimizer states; products run in the compute type");
   a(&A::path, "path", any(), "a PEFT adapter folder to go on from; empty: the adapters are new",
-    Names{"adapter_name_or_path"}).on_resume_is(OnResume::untold).may_differ_between_ranks();
+    Names{"adapter_name_or_path"}).on_resume_is(OnResume::unreported).may_differ_between_ranks();
 }
 
 void add_data_files(std::vector<Key>& keys) {
@@ -66,7 +66,7 @@ void add_data_files(std::vector<Key>& keys) {
   d(&D::path, "path", required(),
     "the samples: an ImageFolder directory, COCO captions (.json), a .tar file or a directory of .tar shards "
     "(WebDataset), a .json, .jsonl or .csv file or a directory of them")
-      .on_resume_is(OnResume::untold).may_differ_between_ranks();
+      .on_resume_is(OnResume::unreported).may_differ_between_ranks();
   d(&D::val_path, "val_path", any(), "samples for validation, in a form that path may have; empty: there are none",
     Names{"validation_path", "eval_path"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
   d(&D::val_split_fraction, "val_split_fraction", half_open(0, 1),
@@ -74,7 +74,7 @@ void add_data_files(std::vector<Key>& keys) {
     Names{"val_split", "val_fraction", "validation_split"});
   d(&D::format, "format", words_of<DatasetFormat>(),
     "auto takes the format that the files at data.path have");
-  d(&D::num_train_samples, "num_train_samples", from_to(0, most_samples),
+  d(&D::num_train_samples, "num_train_samples", from_to(0, max_samples),
     "uses the first n samples; 0 uses all; a set with fewer than n repeats", Names{"num_samples", "samples"});
   d(&D::keys, "keys",
     one_of({"messages", "role", "content", "weight", "instruction", "input", "output", "prompt", "completion", "answer",
@@ -83,7 +83,7 @@ void add_data_files(std::vector<Key>& keys) {
     Names{"columns", "column_mapping", "text_column", "caption_column", "image_column", "field_map"});
   d(&D::pictures, "pictures", any(),
     "the folder that the pictures' names in metadata are relative to; empty: looked for beside the metadata",
-    Names{"image_root", "image_folder", "image_dir", "images"}).on_resume_is(OnResume::untold).may_differ_between_ranks();
+    Names{"image_root", "image_folder", "image_dir", "images"}).on_resume_is(OnResume::unreported).may_differ_between_ranks();
   d(&D::allow_outside, "allow_outside", any(),
     "true: pictures of an ImageFolder may lie outside of its folder, by .., an absolute path or a link")
       .on_resume_is(OnResume::allowed);
@@ -130,7 +130,7 @@ void add_data(std::vector<Key>& keys) {
     "packed gives each text its own length; longest pads all texts of a step to its longest, rounded up to 8; max pads "
     "to max_text_tokens; auto: longest if train.loss_on_padding is true, else packed", Names{"padding"});
   // Samples do not depend on how many threads prepare them, or how far ahead.
-  d(&D::num_workers, "num_workers", from_to(1, most_threads), "the number of threads of each rank that decode and tokenize",
+  d(&D::num_workers, "num_workers", from_to(1, max_threads), "the number of threads of each rank that decode and tokenize",
     Names{"workers"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
   d(&D::prefetch_steps, "prefetch_steps", from_to(1, 4096), "the number of steps that are prepared ahead",
     Names{"prefetch_factor"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
@@ -149,17 +149,17 @@ void add_learning(std::vector<Key>& keys) {
   t(&T::lr, "lr", above(0, 1e30), "the learning rate", Names{"learning_rate"});
   t(&T::lr_schedule, "lr_schedule", words_of<LearningRateCurve>({{"constant_with_warmup", "constant"}}),
     "the learning rate after the warm-up; linear and cosine end at 0", Names{"scheduler", "schedule", "lr_scheduler"});
-  t(&T::warmup_steps, "warmup_steps", from_to(0, most_steps),
+  t(&T::warmup_steps, "warmup_steps", from_to(0, max_steps),
     "the rate rises over the first n steps: step s, counted from 0, learns at lr * s / n", Names{"warmup"});
   t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up");
   // Together they are the samples of a step, which must be the same.
-  t(&T::batch_size, "batch_size", word_or_from_to("auto", 1, kMostSamplesAtOnce),
+  t(&T::batch_size, "batch_size", word_or_from_to("auto", 1, kMaxSamplesAtOnce),
     "the samples of one micro-batch of one rank; auto (where total_batch_size alone is given) takes the fastest that fit",
     Names{"micro_batch_size", "per_device_batch_size", "per_device_train_batch_size"}).on_resume_is(OnResume::allowed);
-  t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, most_batch),
+  t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, max_batch),
     "the micro-batches of one step; 0 (which it is where total_batch_size alone is given) leaves it to that",
     Names{"gradient_accumulation_steps", "accumulation", "grad_accum"}).on_resume_is(OnResume::allowed);
-  t(&T::total_batch_size, "total_batch_size", from_to(0, most_samples),
+  t(&T::total_batch_size, "total_batch_size", from_to(0, max_samples),
     "the samples of one step over all ranks; accumulate_grad_batches follows from it; 0 leaves it to the other two",
     Names{"global_batch_size", "effective_batch_size"}).on_resume_is(OnResume::allowed);
   t(&T::precision, "precision",
@@ -200,8 +200,8 @@ void add_optimizer(std::vector<Key>& keys) {
   t(&T::beta1, "beta1", half_open(0, 1), "adamw: the decay of the first moment; lion: of the mean in its sign");
   t(&T::beta2, "beta2", half_open(0, 1),
     "adamw: the decay of the second moment; lion: of the mean that it keeps (the paper has 0.99)");
-  t(&T::eps, "eps", from_to(least_f32, 1), "adamw adds it to the denominator", Names{"epsilon", "adam_epsilon"});
-  t(&T::weight_decay, "weight_decay", from_to(0, most_factor),
+  t(&T::eps, "eps", from_to(min_f32, 1), "adamw adds it to the denominator", Names{"epsilon", "adam_epsilon"});
+  t(&T::weight_decay, "weight_decay", from_to(0, max_factor),
     "adamw and lion decay weights by it apart from the gradient; sgd adds it to the gradient");
   t(&T::decay_norms_and_biases, "decay_norms_and_biases", any(),
     "false: train.weight_decay does not apply to norm weights and biases, as in transformers' Trainer");
@@ -232,15 +232,15 @@ void add_train(std::vector<Key>& keys) {
   t(&T::max_steps, "max_steps", minus_one_or_positive(),
     "maximum number of steps; -1 sets no limit; if max_epochs is given too, the limit reached first ends the run",
     Names{"steps"}).on_resume_is(OnResume::length);
-  t(&T::limit_train_batches, "limit_train_batches", above(0, most_steps),
+  t(&T::limit_train_batches, "limit_train_batches", above(0, max_steps),
     "up to 1 it is a fraction of an epoch's steps; above 1 it is a number of steps of each epoch");
-  t(&T::val_check_interval, "val_check_interval", from_to(0, most_steps),
+  t(&T::val_check_interval, "val_check_interval", from_to(0, max_steps),
     "the run validates every N steps and at the end; 0: after every epoch",
     Names{"val_every", "eval_interval", "eval_steps", "check_val_every_n_epoch"}).on_resume_is(OnResume::allowed);
-  t(&T::limit_val_batches, "limit_val_batches", above(0, most_steps),
+  t(&T::limit_val_batches, "limit_val_batches", above(0, max_steps),
     "up to 1 it is a fraction of a validation's batches; above 1 it is a number of batches",
     Names{"eval_iters", "max_eval_batches"}).on_resume_is(OnResume::allowed);
-  t(&T::early_stopping_patience, "early_stopping_patience", from_to(0, most_steps),
+  t(&T::early_stopping_patience, "early_stopping_patience", from_to(0, max_steps),
     "the run ends after N validations in a row without improvement, by checkpoint.keep_best or the loss; 0: never",
     Names{"patience"}).on_resume_is(OnResume::allowed);
   t(&T::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
@@ -259,18 +259,18 @@ void add_parallel(std::vector<Key>& keys) {
   using Names = std::vector<std::string>;
   p(&P::device, "device", words_of<DeviceChoice>({{"gpu", "cuda"}}), "auto takes GPUs where there are any",
     Names{"accelerator"});
-  p(&P::devices, "devices", from_to(0, most_ranks), "the number of ranks, one GPU each; 0 takes what mpirun started",
+  p(&P::devices, "devices", from_to(0, max_ranks), "the number of ranks, one GPU each; 0 takes what mpirun started",
     Names{"gpus", "num_gpus", "ranks", "world_size", "nproc"});
   p(&P::strategy, "strategy",
     words_of<StrategyKind>({{"deepspeed", "fsdp"}, {"zero2", "fsdp"}, {"zero3", "fsdp"}, {"fsdp2", "fsdp"}, {"dp", "ddp"}}),
     "auto takes single on one rank, else ddp");
-  p(&P::shard_ranks, "shard_ranks", one_of_or_integer({"all", "node"}, 1, most_ranks),
+  p(&P::shard_ranks, "shard_ranks", one_of_or_integer({"all", "node"}, 1, max_ranks),
     "fsdp: the ranks that share one copy of the parameters; node means those of a machine; gradients are summed over "
     "the groups", Names{"sharding_strategy", "hybrid_shard", "hybrid_sharding"});
   // auto becomes what the checkpoint's part of the run chose.
   p(&P::reshard, "reshard", words_of<ReshardPolicy>(),
     "fsdp: always drops gathered parameters after each use, step does once a step, auto decides by the memory",
-    Names{"reshard_after_forward"}).on_resume_is(OnResume::untold);
+    Names{"reshard_after_forward"}).on_resume_is(OnResume::unreported);
   p(&P::offload, "offload", words_of<OffloadedData>(),
     "what lies in page-locked host memory: optimizer states and master weights, which are updated through the link; "
     "parameters, which are read ahead of each use; activations that checkpointed layers keep",
@@ -286,7 +286,7 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::gemm_search, "gemm_search", words_of<GemmSearchTime>(),
     "how long the program times matrix products that are new on this machine");
   p(&P::cuda_graph, "cuda_graph", any(), "true: the step of each text shape is captured once and replayed");
-  p(&P::threads, "threads", from_to(0, most_threads),
+  p(&P::threads, "threads", from_to(0, max_threads),
     "the number of CPU threads of each rank; 0: OMP_NUM_THREADS if set, else the machine's cores divided by its ranks",
     Names{"omp_num_threads", "num_threads"}).may_differ_between_ranks();
   p(&P::timeout_seconds, "timeout_seconds", from_to(0.01, 1e6),
@@ -300,7 +300,7 @@ void add_checkpoint(std::vector<Key>& keys) {
   };
   using C = CheckpointSection;
   using Names = std::vector<std::string>;
-  c(&C::every_steps, "every_steps", from_to(0, most_steps), "a checkpoint is written every N steps; 0: never",
+  c(&C::every_steps, "every_steps", from_to(0, max_steps), "a checkpoint is written every N steps; 0: never",
     Names{"save_steps", "save_interval", "every_n_train_steps"});
   c(&C::every_minutes, "every_minutes", from_to(0, 1e6), "a checkpoint is written every N minutes; 0: never",
     Names{"train_time_interval"});
@@ -312,10 +312,10 @@ void add_checkpoint(std::vector<Key>& keys) {
     "loss, or the best score, is kept too, written right after it",
     Names{"metric_for_best_model", "monitor"}).on_resume_is(OnResume::refused);
   c(&C::path, "path", any(), "the folder of the checkpoints; empty: checkpoints/ under output.path")
-      .on_resume_is(OnResume::untold);
+      .on_resume_is(OnResume::unreported);
   c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/", "the path of a checkpoint, with / in it"),
     "auto goes on from the newest whole checkpoint, if there is one; a path (with a /) names one",
-    Names{"resume_from_checkpoint", "ckpt_path"}).on_resume_is(OnResume::untold);
+    Names{"resume_from_checkpoint", "ckpt_path"}).on_resume_is(OnResume::unreported);
   Allowed limit = one_of_or_containing({"none"}, ":", "MM:SS, H:MM:SS, D-HH:MM or D-HH:MM:SS");
   limit.or_integer = true;
   limit.min = 1, limit.max = 1e6;
@@ -336,26 +336,26 @@ void add_generate(std::vector<Key>& keys) {
   using Names = std::vector<std::string>;
   g(&G::path, "path", any(), "the samples whose prompts are answered; empty: data.val_path, else data.path (--evaluate: of these those that "
     "data.val_split_fraction held out)");
-  g(&G::samples, "samples", from_to(0, most_samples), "only the first N samples are answered; 0: all", Names{"limit"});
+  g(&G::samples, "samples", from_to(0, max_samples), "only the first N samples are answered; 0: all", Names{"limit"});
   g(&G::weights, "weights", one_of_or_containing({"auto", "base"}, "/", "a path, with / in it"),
     "auto takes what the run at output.path saved, else model.path's; base those of model.path; a path (with a /) names a "
     "model, an adapter or a checkpoint", Names{"checkpoint", "ckpt"});
   g(&G::prompt, "prompt", any(), "the text that answers go on from, where samples have none: before each picture's caption");
-  g(&G::max_new_tokens, "max_new_tokens", from_to(1, most_batch), "the maximum number of tokens of an answer", Names{"max_length"});
-  g(&G::min_new_tokens, "min_new_tokens", from_to(0, most_batch), "the minimum number of tokens of an answer", Names{"min_length"});
+  g(&G::max_new_tokens, "max_new_tokens", from_to(1, max_batch), "the maximum number of tokens of an answer", Names{"max_length"});
+  g(&G::min_new_tokens, "min_new_tokens", from_to(0, max_batch), "the minimum number of tokens of an answer", Names{"min_length"});
   g(&G::do_sample, "do_sample", words_of<AutoSwitch>(),
     "true draws tokens at random, by train.seed; false takes the likeliest; auto does as generation_config.json says");
-  g(&G::temperature, "temperature", above(0, most_factor), "logits are divided by it before a draw");
+  g(&G::temperature, "temperature", above(0, max_factor), "logits are divided by it before a draw");
   g(&G::top_p, "top_p", above(0, 1), "draws from the likeliest tokens that together have this probability");
   g(&G::min_p, "min_p", from_to(0, 1), "draws from tokens that have this share of the likeliest one's probability");
-  g(&G::top_k, "top_k", from_to(0, most_batch), "draws from the N likeliest tokens; 0: from all");
-  g(&G::repetition_penalty, "repetition_penalty", above(0, most_factor), "makes tokens less likely that the text has already");
+  g(&G::top_k, "top_k", from_to(0, max_batch), "draws from the N likeliest tokens; 0: from all");
+  g(&G::repetition_penalty, "repetition_penalty", above(0, max_factor), "makes tokens less likely that the text has already");
   g(&G::num_beams, "num_beams", from_to(1, 32), "the number of beams; more than 1: beam search", Names{"beam_size", "beams"});
   g(&G::num_return_sequences, "num_return_sequences", from_to(1, 32), "the N best beams become answers");
   g(&G::length_penalty, "length_penalty", from_to(-100, 100), "of beams: above 0 favours long texts, below 0 short ones");
   g(&G::early_stopping, "early_stopping", words_of<EarlyStopping>(), "of beams, as transformers' generate() means it");
   g(&G::stop, "stop", any(), "texts at which an answer ends", Names{"stop_strings"});
-  g(&G::batch_size, "batch_size", word_or_from_to("auto", 1, kMostSamplesAtOnce),
+  g(&G::batch_size, "batch_size", word_or_from_to("auto", 1, kMaxSamplesAtOnce),
     "the number of texts that a rank generates at once; auto: as many as are useful and fit", Names{"slots"});
 }
 
@@ -366,10 +366,10 @@ void add_evaluate(std::vector<Key>& keys) {
   using E = EvaluateSection;
   e(&E::metrics, "metrics", any(),
     "the scores of generated texts: bleu1 to bleu4, rouge_l, cider, vqa_accuracy, exact_match; empty: those that fit");
-  e(&E::samples, "samples", from_to(0, most_samples),
+  e(&E::samples, "samples", from_to(0, max_samples),
     "the first N validation samples are answered and scored at validations; 0: none",
     std::vector<std::string>{"predict_with_generate"});
-  e(&E::every, "every", from_to(1, most_steps), "texts are generated and scored at every N-th validation and at the last one");
+  e(&E::every, "every", from_to(1, max_steps), "texts are generated and scored at every N-th validation and at the last one");
 }
 
 void add_trace_and_output(std::vector<Key>& keys) {
@@ -379,12 +379,12 @@ void add_trace_and_output(std::vector<Key>& keys) {
   using T = TraceSection;
   t(&T::enabled, "enabled", any(), "true: every rank writes trace.rankNNNN.h5 under output.path");
   t(&T::spans, "spans", words_of<SpanTracing>(), "units records when the work of every unit begins and ends");
-  t(&T::kernels, "kernels", from_to(0, most_steps),
+  t(&T::kernels, "kernels", from_to(0, max_steps),
     "the steps whose every kernel is recorded (CUPTI); they run apart from the others, and slower");
-  t(&T::fp8_every, "fp8_every", from_to(0, most_steps),
+  t(&T::fp8_every, "fp8_every", from_to(0, max_steps),
     "the steps between those that tell of each factor in fp8 the largest magnitude and how much became zero; 0: none");
   t(&T::samples, "samples", any(), "true: the trace lists the samples of each step, 24 bytes each");
-  t(&T::sample_seconds, "sample_seconds", from_to(0.001, most_factor),
+  t(&T::sample_seconds, "sample_seconds", from_to(0.001, max_factor),
     "the seconds between two samples of GPU utilisation, power and clocks");
   t(&T::on_error, "on_error", words_of<TraceErrorAction>(),
     "what to do when the trace cannot be written: warn says so and trains on without it, stop ends the run");
@@ -395,10 +395,10 @@ void add_trace_and_output(std::vector<Key>& keys) {
   using O = OutputSection;
   using Names = std::vector<std::string>;
   o(&O::path, "path", required(), "the directory of this run, for traces and the saved model", Names{"output_dir", "save_dir"})
-      .on_resume_is(OnResume::untold);
+      .on_resume_is(OnResume::unreported);
   o(&O::overwrite, "overwrite", any(),
     "true replaces another run's results at path (traces, checkpoints, saved model); false refuses such a path",
-    Names{"overwrite_output_dir", "exist_ok", "force"}).on_resume_is(OnResume::untold);
+    Names{"overwrite_output_dir", "exist_ok", "force"}).on_resume_is(OnResume::unreported);
   o(&O::save_model, "save_model", any(),
     "true writes model/ in Hugging Face's form at the end; with adapters it writes adapter/ in PEFT's form");
   o(&O::save_best, "save_best", any(),
@@ -409,7 +409,7 @@ void add_trace_and_output(std::vector<Key>& keys) {
   o(&O::save_dtype, "save_dtype",
     words_of<SavedDtype>({{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
     "the type of all saved tensors; auto takes that of the master weights, and leaves what is frozen as it was stored");
-  o(&O::memory_every, "memory_every", from_to(0, most_steps),
+  o(&O::memory_every, "memory_every", from_to(0, max_steps),
     "the steps between two memory lines, which steps 0 and 1 have too; 0 prints none",
     Names{"log_every", "log_every_n_steps"});
   o(&O::progress_seconds, "progress_seconds", from_to(0, 1e300),

@@ -7,7 +7,7 @@ namespace blipft {
 
 namespace {
 
-constexpr size_t kMostShown = 80;          // bytes of a value in a note
+constexpr size_t kMaxShown = 80;          // bytes of a value in a note
 
 }  // namespace
 
@@ -28,8 +28,8 @@ void take_from_run(Config& config, const Config& run, const std::string& key) {
   const Key& row = key_of(key);
   const std::string now = value_text(row, config), then = value_text(row, run);
   if (now == then || on_command_line(config, key)) return;
-  config.notes.push_back(concat(key, "=", brief(then, kMostShown), " as in the run of the weights (",
-                                place_of(run, key), "), not ", brief(now, kMostShown), " (", place_of(config, key),
+  config.notes.push_back(concat(key, "=", brief(then, kMaxShown), " as in the run of the weights (",
+                                place_of(run, key), "), not ", brief(now, kMaxShown), " (", place_of(config, key),
                                 "). To use another value, give ", key, "=VALUE on the command line."));
   copy_value(row, run, config);
   config.places.erase(key);

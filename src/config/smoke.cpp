@@ -34,7 +34,7 @@ void note_samples_of_a_step(Config& config, const TrainSection& of_file) {
                                 ranks > 0 ? "" : " (times the ranks)", " beside it keeps these"));
 }
 
-void tell_notes(const Config& config) {
+void print_notes(const Config& config) {
   for (const std::string& note : config.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
 }
 

@@ -24,12 +24,12 @@ int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
 }
 
 /// Returns the maximum number of rows of a sample.
-int64_t most_rows(const TextEmbed& args) { return args.prefix_rows + args.ids.cols(); }
+int64_t max_rows(const TextEmbed& args) { return args.prefix_rows + args.ids.cols(); }
 
 /// Calls f(i, r) in order for every id index i that has a row r.
 template <class F>
 void for_ids(const TextEmbed& args, F f) {
-  const int64_t samples = args.ids.rows(), tokens = args.ids.cols(), most = most_rows(args);
+  const int64_t samples = args.ids.rows(), tokens = args.ids.cols(), most = max_rows(args);
   for (int64_t b = 0; b < samples; ++b) {
     const int64_t first = first_row(args.packing, b, most) + args.prefix_rows;
     const int64_t count = std::min(tokens, first_row(args.packing, b + 1, most) - first);
@@ -47,7 +47,7 @@ float token_scale(const TextEmbed& args) {
 /// Throws if a sample lacks image or text rows or if an id with a row, or a position, is outside of its table.
 void check_numbers(const TextEmbed& args) {
   const int32_t* lengths = args.lengths.as<const int32_t>();
-  check_packing(args.packing, most_rows(args));
+  check_packing(args.packing, max_rows(args));
   for (int64_t b = 0; args.packing && b < args.lengths.numel(); ++b)
     BLIPFT_CHECK(rows_of(args.packing, b, 0) >= args.prefix_rows + lengths[b], "packed sample ", b, " has ",
                  rows_of(args.packing, b, 0), " rows, expected at least ", args.prefix_rows, " + ", lengths[b]);
@@ -177,7 +177,7 @@ void CpuOps::vision_embed_backward(const VisionEmbed& args, Stream) {
 void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
   check_args(args);
   check_numbers(args);
-  const int64_t n = args.x.cols(), tokens = args.ids.cols(), most = most_rows(args);
+  const int64_t n = args.x.cols(), tokens = args.ids.cols(), most = max_rows(args);
   const float scale = token_scale(args);
   const int32_t* ids = args.ids.as<const int32_t>();
   for_each(args.x.rows(), [&](int64_t r) {
@@ -201,7 +201,7 @@ void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
 void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
   check_backward_args(args);
   check_numbers(args);
-  const int64_t most = most_rows(args);
+  const int64_t most = max_rows(args);
   const int32_t* ids = args.ids.as<const int32_t>();
   if (args.prefix) for_each(args.prefix.rows(), [&](int64_t r) {
     const int64_t b = r / args.prefix_rows, t = r % args.prefix_rows;

@@ -88,7 +88,7 @@ void encode_block(const float* values, int64_t count, const Quantized& to, int64
   const float scale = scale_of(values, count);
   const float factor = code_factor(scale, to.book == CodeBook::int8 ? kInt8Top : 1.0f);
   to.scales.as<float>()[block] = scale;
-  uint8_t codes[kMostCodes];
+  uint8_t codes[kMaxCodes];
   for (int64_t i = 0; i < size; ++i) codes[i] = code_of(to.book, i < count ? values[i] * factor : 0.0f);
   uint8_t* const out = to.codes.as<uint8_t>() + block * size * code_bits(to.book) / 8;
   if (code_bits(to.book) == 8) std::copy_n(codes, size, out);
@@ -113,13 +113,13 @@ void CpuOps::quantize(const Tensor& values, const Quantized& to, Stream) {
     return for_groups(
         to, values.numel(), [](int64_t, float*) {},
         [&](const Quantized& inner, int64_t block, int64_t first, int64_t count) {
-          float numbers[kMostCodes];
+          float numbers[kMaxCodes];
           if (count > 0) load(values, first, count, numbers);
           encode_block(numbers, count, inner, block);
         },
         [&](int64_t group, const float* scales) { encode_block(scales, kScaleBlock, scale_codes(to, group), 0); });
   for_blocks(to.book, values.numel(), [&](int64_t block, int64_t first, int64_t count) {
-    float numbers[kMostCodes];
+    float numbers[kMaxCodes];
     load(values, first, count, numbers);
     encode_block(numbers, count, to, block);
   });
@@ -132,14 +132,14 @@ void CpuOps::dequantize(const Quantized& from, const Tensor& values, Stream) {
         from, values.numel(),
         [&](int64_t group, float* scales) { decode_block(scale_codes(from, group), 0, scales, kScaleBlock); },
         [&](const Quantized& inner, int64_t block, int64_t first, int64_t count) {
-          float numbers[kMostCodes];
+          float numbers[kMaxCodes];
           if (count == 0) return;
           decode_block(inner, block, numbers, count);
           store(numbers, values, first, count);
         },
         [](int64_t, const float*) {});
   for_blocks(from.book, values.numel(), [&](int64_t block, int64_t first, int64_t count) {
-    float numbers[kMostCodes];
+    float numbers[kMaxCodes];
     decode_block(from, block, numbers, count);
     store(numbers, values, first, count);
   });

@@ -35,11 +35,11 @@ void store_param(const float* p, const Update& args, int64_t first, int64_t coun
   }
 }
 
-/// Updates elements [first, first + count), count <= kMost: `rule` gets the values and gradients in f32 and overwrites
+/// Updates elements [first, first + count), count <= kMax: `rule` gets the values and gradients in f32 and overwrites
 /// the values.
-template <int64_t kMost, class Update, class Rule>
+template <int64_t kMax, class Update, class Rule>
 void update_part(const Update& args, int64_t first, int64_t count, const Rule& rule) {
-  float p[kMost], g[kMost];
+  float p[kMax], g[kMax];
   load(args.master ? args.master : args.param, first, count, p);
   load(args.grad, first, count, g);
   rule(p, g);
@@ -150,8 +150,8 @@ void CpuOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream) {
   const int64_t n = args.param.numel(), size = code_block(args.m.book);
   for_each((n + size - 1) / size, [&](int64_t block) {
     const int64_t first = block * size, count = std::min(size, n - first);
-    update_part<kMostCodes>(args, first, count, [&](float* p, const float* g) {
-      float m[kMostCodes], v[kMostCodes];
+    update_part<kMaxCodes>(args, first, count, [&](float* p, const float* g) {
+      float m[kMaxCodes], v[kMaxCodes];
       decode_block(args.m, block, m, count);
       decode_block(args.v, block, v, count);
       adamw(numbers, count, g, p, m, v);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kWarps = kUpdateThreads / 32;
 constexpr int64_t kBlocksOfProcessor = 3;     // each with 34 KiB of tables
-constexpr int64_t kMostSpans = 16;            // per thread block: 320 KiB of bf16 values and quantized moments
+constexpr int64_t kMaxSpans = 16;            // per thread block: 320 KiB of bf16 values and quantized moments
 using Mean = CodePack<CodeBook::dynamic8>;
 using Square = CodePack<CodeBook::dynamic8_unsigned>;
 static_assert(32 * kUpdatePack == code_block(CodeBook::dynamic8), "a warp has a block of codes");
@@ -154,7 +154,7 @@ void CudaOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream stream) {
   const Moments moments{args.m.codes.as<uint2>(), args.v.codes.as<uint2>(), args.m.scales.as<float>(),
                         args.v.scales.as<float>(), args.m.scales.numel()};
   const int64_t spans = squares_count(n);
-  const int64_t spans_of_block = std::clamp(spans / (kBlocksOfProcessor * launch.sm_count), int64_t{1}, kMostSpans);
+  const int64_t spans_of_block = std::clamp(spans / (kBlocksOfProcessor * launch.sm_count), int64_t{1}, kMaxSpans);
   const bool aligned = all_aligned16(args.param, args.master, args.grad);
   dispatch_update(args, aligned, [&](auto p, auto g, auto has_master, auto is_aligned, auto is_stochastic) {
     using P = typename decltype(p)::type;

@@ -13,7 +13,7 @@ constexpr int kThreads = 128;
 /// The parameters of RelativeBias as a kernel argument.
 struct Rule {
   int distances, directed, behind, columns, heads;
-  int32_t first[RelativeBias::kMostBuckets];
+  int32_t first[RelativeBias::kMaxBuckets];
 
   __device__ __forceinline__ int bucket(int column) const {
     const int offset = column - behind, distance = offset < 0 ? -offset : offset;
@@ -27,7 +27,7 @@ Rule rule_of(const RelativeBias& args) {
   Rule rule{.distances = static_cast<int>(args.distances), .directed = static_cast<int>(args.directed),
             .behind = static_cast<int>(args.scores.behind), .columns = static_cast<int>(args.scores.columns()),
             .heads = static_cast<int>(args.table.cols()), .first = {}};
-  for (int i = 0; i < RelativeBias::kMostBuckets; ++i) rule.first[i] = args.first[i];
+  for (int i = 0; i < RelativeBias::kMaxBuckets; ++i) rule.first[i] = args.first[i];
   return rule;
 }
 

@@ -19,7 +19,7 @@ struct RotaryArgs {
   bool inverse = false;
   const int32_t* positions = nullptr;
   unsigned* amax = nullptr;                  ///< optional
-  float frequencies[Rotary::kMostFrequencies] = {};
+  float frequencies[Rotary::kMaxFrequencies] = {};
 };
 
 RotaryArgs kernel_args_of(const Rotary& args) {
@@ -38,7 +38,7 @@ RotaryArgs kernel_args_of(const Rotary& args) {
 
 /// Cosines and sines of the block's row.
 struct Angles {
-  float cosines[Rotary::kMostFrequencies], sines[Rotary::kMostFrequencies];
+  float cosines[Rotary::kMaxFrequencies], sines[Rotary::kMaxFrequencies];
 
   __device__ __forceinline__ void fill(const RotaryArgs& args, int64_t row) {
     const int thread = threadIdx.x;

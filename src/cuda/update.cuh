@@ -219,15 +219,15 @@ void dispatch_update(const Update& args, bool aligned, Run&& run) {
   });
 }
 
-/// An update that reads host memory uses kLinkBlocks blocks if each thread has at least kLeastLinkBytes bytes in
+/// An update that reads host memory uses kLinkBlocks blocks if each thread has at least kMinLinkBytes bytes in
 /// flight. These saturate the link (measured on H200 with 64 and 96 bytes; 8 blocks with 96 bytes do not), and
 /// concurrent products get the other multiprocessors. With one block per turn, blocks that wait for the link would fill
 /// the GPU and delay concurrent kernels until the last of them ends.
-inline constexpr int64_t kLinkBlocks = 16, kLeastLinkBytes = 64;
+inline constexpr int64_t kLinkBlocks = 16, kMinLinkBytes = 64;
 
 /// True if an update of `link_bytes` per element with `unroll` packs per thread and turn uses few blocks.
 constexpr bool few_blocks_do(int64_t link_bytes, int unroll = 1) {
-  return link_bytes * kUpdatePack * unroll >= kLeastLinkBytes;
+  return link_bytes * kUpdatePack * unroll >= kMinLinkBytes;
 }
 
 /// Returns one block for each turn, or a few blocks with several turns each.

@@ -41,8 +41,8 @@ std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& 
 /// Returns at most `most` of `size` sample numbers, evenly spread. They represent the whole data set where examining
 /// every file takes too long.
 std::vector<int64_t> spread_samples(int64_t size, int64_t most);
-constexpr int64_t most_sizes_looked_at = 1024, most_pictures_looked_into = 64;
-constexpr int64_t most_bytes_looked_at = int64_t{1} << 20;  // of each of these pictures
+constexpr int64_t max_sizes_looked_at = 1024, max_pictures_looked_into = 64;
+constexpr int64_t max_bytes_looked_at = int64_t{1} << 20;  // of each of these pictures
 
 /// Parses `text` as JSON. Each surrogate escape that is not half of a pair becomes U+FFFD: Python's json keeps these
 /// escapes, but they are not valid text. Throws UserError naming `place` (file and line) if `text` is not JSON.

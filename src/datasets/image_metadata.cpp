@@ -29,11 +29,11 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 /// The whole file is held in memory.
-constexpr int64_t most_metadata_bytes = int64_t{2} << 30;
+constexpr int64_t max_metadata_bytes = int64_t{2} << 30;
 
 std::string read_text(const std::string& file) {
-  std::string text = io::is_gzip_name(file) ? io::read_gzip(file, most_metadata_bytes)
-                                            : io::read_whole_file(file, most_metadata_bytes);
+  std::string text = io::is_gzip_name(file) ? io::read_gzip(file, max_metadata_bytes)
+                                            : io::read_whole_file(file, max_metadata_bytes);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
   return text;
 }
@@ -226,7 +226,7 @@ PictureList read_text_captions(const std::string& folder, bool for_prompts) {
   const PictureEntry* first = nullptr;
   for (PictureEntry& entry : list.entries) {
     if (texts.contains(caption_file_of(entry.file))) continue;
-    if (for_prompts) entry.text_beside = false;
+    if (for_prompts) entry.text_next_to = false;
     else if (absent++ == 0) first = &entry;
   }
   BLIPFT_USER_CHECK(absent == 0, folder, ": the picture ", brief(first->file), " has no caption beside it, expected ",

@@ -17,7 +17,7 @@ struct PictureEntry {
   PictureText text;
   int64_t line = 0;        ///< line of the metadata file, from 1
   /// True if the caption is in a .txt file next to the picture. It is read together with the picture.
-  bool text_beside = false;
+  bool text_next_to = false;
 };
 
 struct PictureList {

@@ -106,8 +106,8 @@ void check_pictures(const PictureList& list, bool allow_outside) {
 }
 
 /// Returns the text in the .txt file of a picture, without the line ends at its end, which editors add.
-std::string caption_beside(const std::string& picture) {
-  std::string text = io::read_whole_file(caption_file_of(picture), most_text_bytes);
+std::string caption_next_to(const std::string& picture) {
+  std::string text = io::read_whole_file(caption_file_of(picture), max_text_bytes);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   return text;
@@ -120,7 +120,7 @@ class ImageFolder final : public Dataset {
         settings_(std::move(settings)) {}
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
-  std::optional<int64_t> files_beside_pictures() const override { return others_; }
+  std::optional<int64_t> other_files() const override { return others_; }
 
   // Includes the sizes of a few pictures only: examining a million files takes minutes on network file systems.
   void identify(const Take& take) const override {
@@ -140,22 +140,22 @@ class ImageFolder final : public Dataset {
 
   void identify_contents(const Take& take) const override {
     for (const PictureEntry& entry : entries_) {
-      if (!entry.text_beside) continue;     // identify() covers the texts of the others
+      if (!entry.text_next_to) continue;     // identify() covers the texts of the others
       try {
-        take(caption_beside((root_ / entry.file).string()), 0);
+        take(caption_next_to((root_ / entry.file).string()), 0);
       } catch (const UserError&) {
         take("cannot be read", 0);
       }
     }
-    for (const int64_t i : spread_samples(size(), most_sizes_looked_at)) {
+    for (const int64_t i : spread_samples(size(), max_sizes_looked_at)) {
       std::error_code error;
       take("", static_cast<int64_t>(fs::file_size(root_ / entries_[static_cast<size_t>(i)].file, error)));
     }
-    for (const int64_t i : spread_samples(size(), most_pictures_looked_into)) {
+    for (const int64_t i : spread_samples(size(), max_pictures_looked_into)) {
       try {
         const std::string name = (root_ / entries_[static_cast<size_t>(i)].file).string();
         const io::FileDescriptor file = io::open_for_reading(name);
-        std::string bytes(static_cast<size_t>(std::min(io::file_size(file, name), most_bytes_looked_at)), '\0');
+        std::string bytes(static_cast<size_t>(std::min(io::file_size(file, name), max_bytes_looked_at)), '\0');
         io::read_at(file, 0, bytes.data(), static_cast<int64_t>(bytes.size()), name);
         take(bytes, i);
       } catch (const UserError&) {
@@ -173,9 +173,9 @@ class ImageFolder final : public Dataset {
     sample.number = index;
     const io::FileDescriptor file = io::open_for_reading(sample.name);
     const int64_t bytes = io::file_size(file, sample.name);
-    BLIPFT_USER_CHECK(bytes <= most_picture_bytes, sample.name, ": has ", bytes,
+    BLIPFT_USER_CHECK(bytes <= max_picture_bytes, sample.name, ": has ", bytes,
                       " bytes, expected a picture of at most ",
-                      most_picture_bytes, "; replace this file or remove it from the dataset");
+                      max_picture_bytes, "; replace this file or remove it from the dataset");
     std::vector<uint8_t>& picture = sample.picture.emplace(static_cast<size_t>(bytes));
     io::read_at(file, 0, picture.data(), bytes, sample.name);
     return sample;
@@ -211,8 +211,8 @@ class ImageFolder final : public Dataset {
 
  private:
   PictureText text_of(const PictureEntry& entry) const {
-    if (!entry.text_beside) return entry.text;
-    return {std::nullopt, {caption_beside((root_ / entry.file).string())}, {}, {}};
+    if (!entry.text_next_to) return entry.text;
+    return {std::nullopt, {caption_next_to((root_ / entry.file).string())}, {}, {}};
   }
   std::string place_of(const PictureEntry& entry) const {
     return entry.line > 0 ? concat(metadata_, ":", entry.line) : (root_ / entry.file).string();
@@ -237,7 +237,7 @@ std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSe
   PictureList list = read_picture_list(path, settings);
   BLIPFT_USER_CHECK(!list.entries.empty(), list.metadata, ": no samples in it");
   check_pictures(list, settings.allow_outside);
-  const auto has_text = [](const PictureEntry& entry) { return entry.text_beside || !entry.text.is_empty(); };
+  const auto has_text = [](const PictureEntry& entry) { return entry.text_next_to || !entry.text.is_empty(); };
   BLIPFT_USER_CHECK(settings.for_prompts || std::any_of(list.entries.begin(), list.entries.end(), has_text), list.metadata, ": all ",
                     list.entries.size(), " captions are empty, so there is nothing to learn; write them under text (or ",
                     "caption)");

@@ -38,8 +38,8 @@ class RecordCollector {
   /// Checks the limits for a record that extends at least to `offset`.
   void check(int64_t offset) const {
     const int64_t bytes = offset - begin_, most = std::numeric_limits<uint32_t>::max();
-    BLIPFT_USER_CHECK(bytes <= most_text_bytes, path_, ":", line_, ": a record of ", bytes, " bytes or more, expected ",
-                      "at most ", most_text_bytes, "; is a line end or a quote missing?");
+    BLIPFT_USER_CHECK(bytes <= max_text_bytes, path_, ":", line_, ": a record of ", bytes, " bytes or more, expected ",
+                      "at most ", max_text_bytes, "; is a line end or a quote missing?");
     BLIPFT_USER_CHECK(line_ <= most, path_, ":", line_, ": more lines than ", most, "; split the file");
   }
   void end(int64_t offset) {
@@ -188,7 +188,7 @@ class ObjectScanner {
       line_ += c == '\n';
       if (in_string_) {
         const bool ends = !escaped_ && c == '"';
-        if (in_key_ && !ends && key_.size() < most_key_bytes) key_ += c;
+        if (in_key_ && !ends && key_.size() < max_key_bytes) key_ += c;
         in_string_ = !ends;
         escaped_ = !escaped_ && c == '\\';
       } else if (!is_blank(c) && !step(c, offset + static_cast<int64_t>(at))) {
@@ -206,7 +206,7 @@ class ObjectScanner {
   }
 
  private:
-  static constexpr size_t most_key_bytes = 256;
+  static constexpr size_t max_key_bytes = 256;
 
   bool step(char c, int64_t offset) {
     if (closed_) return false;             // the file has one object per line

@@ -64,7 +64,7 @@ struct ListChoice {
 /// Appends the records of a file, without parsing them. The records of .csv are the lines, header included. The records
 /// of .json are the elements of its list if the file begins with "[" or is an object with such a list; otherwise they
 /// are the lines that are not blank. `checksum` becomes the CRC-32C of the text. Throws UserError naming file and line
-/// if the list is not well-formed, if a record has more than most_text_bytes, or if it is ambiguous which list contains
+/// if the list is not well-formed, if a record has more than max_text_bytes, or if it is ambiguous which list contains
 /// the records.
 RecordForm index_records(const InputFile& file, const ListChoice& choice, std::vector<JsonRecord>& records,
                          uint32_t& checksum);

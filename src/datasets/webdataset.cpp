@@ -208,7 +208,7 @@ void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& e
   Piece piece{member.offset, member.bytes, ""};
   member.name.copy(piece.extension, sizeof piece.extension - 1, dot + 1);
   const bool picture = extension != "txt" && extension != "json";
-  const int64_t most = picture ? most_picture_bytes : most_text_bytes;
+  const int64_t most = picture ? max_picture_bytes : max_text_bytes;
   BLIPFT_USER_CHECK(member.bytes <= most, tar.path(), ": member \"", brief(member.name), "\" has ", member.bytes,
                     " bytes, expected a ", picture ? "picture" : "caption", " of at most ", most,
                     "; write the shard without it");
@@ -325,9 +325,9 @@ class WebDataset final : public Dataset {
         take("cannot be read", piece.bytes);
       }
     };
-    for (const Entry& entry : entries_) tell(entry, entry.caption, most_text_bytes);
-    for (const int64_t i : spread_samples(size(), most_pictures_looked_into))
-      tell(entries_[static_cast<size_t>(i)], entries_[static_cast<size_t>(i)].picture, most_bytes_looked_at);
+    for (const Entry& entry : entries_) tell(entry, entry.caption, max_text_bytes);
+    for (const int64_t i : spread_samples(size(), max_pictures_looked_into))
+      tell(entries_[static_cast<size_t>(i)], entries_[static_cast<size_t>(i)].picture, max_bytes_looked_at);
   }
 
   Sample read(int64_t index) const override {

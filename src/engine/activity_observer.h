@@ -27,7 +27,7 @@ class ActivityObserver : public StepObserver, public CommObserver {
   }
   void end(Phase phase, const Unit& unit, Stream stream) override {
     if (spans_) spans_->end(phase, unit, stream);
-    activity_.doing(Doing::host);
+    activity_.doing(RankOperation::host);
   }
   void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override {
     if (spans_) spans_->begin(kind, unit, bytes, stream);
@@ -35,7 +35,7 @@ class ActivityObserver : public StepObserver, public CommObserver {
   }
   void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override {
     if (spans_) spans_->end(kind, unit, bytes, stream);
-    activity_.doing(Doing::host);
+    activity_.doing(RankOperation::host);
   }
 
  private:

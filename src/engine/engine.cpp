@@ -33,7 +33,7 @@ ShardedSettings with_prefetch(ShardedSettings settings, const EngineParts& parts
 std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterStore& store) {
   const Fp8EngineSettings& fp8 = parts.settings.fp8;
   if (!parts.trains || !fp8.enabled) return nullptr;
-  const Fp8Settings settings{.gradients = fp8.gradients, .least_size = fp8.least_size, .excluded = fp8.excluded,
+  const Fp8Settings settings{.gradients = fp8.gradients, .min_size = fp8.min_size, .excluded = fp8.excluded,
                              .kept_bytes = parts.fp8_kept_bytes, .counts = fp8.counts,
                              .stored = [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); },
                              .keep_inputs = parts.fp8_keep_inputs};

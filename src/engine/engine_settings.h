@@ -22,7 +22,7 @@ struct StorageSettings {
 struct Fp8EngineSettings {
   bool enabled = false;
   DType gradients = DType::f8e4m3;         ///< of layers' outputs
-  int64_t least_size = 0;                  ///< see Fp8Settings
+  int64_t min_size = 0;                  ///< see Fp8Settings
   std::vector<std::string> excluded;
   bool counts = false;                     ///< the trace records the factors
 };

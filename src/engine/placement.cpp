@@ -38,7 +38,7 @@ void check_started_together(const Config& config, const World& world) {
                                    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun without PMIx"},
                                    {"PMI_SIZE", "PMI_RANK", "another MPI's launcher"},
                                    {"WORLD_SIZE", "LOCAL_RANK", "torchrun or the like"}};
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     for (const Starter& starter : kStarters) {
       const char *text = std::getenv(starter.variable), *number = std::getenv(starter.also);
       const int64_t processes = text && number ? std::strtoll(text, nullptr, 10) : 0;

@@ -31,7 +31,7 @@ EngineSettings engine_settings(const Config& config) {
           .storage = storage_settings(config),
           .fp8 = {.enabled = train.matmul == MatmulType::fp8,
                   .gradients = train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2,
-                  .least_size = train.fp8_least_size,
+                  .min_size = train.fp8_least_size,
                   .excluded = train.matmul_exclude,
                   .counts = config.trace.fp8_every > 0}};
 }

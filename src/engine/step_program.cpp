@@ -80,8 +80,8 @@ void StepProgram::record_passes() {
   if (parts_.settings.validates) enqueue_evaluation(text_shapes_.back());
   for (const Program& program : programs_) enqueue(program.text, program.kind);
   if (parts_.spans)
-    BLIPFT_CHECK(2 * parts_.spans->most_spans() <= stamps_.numel(),
-                 "more spans than clock readings: ", parts_.spans->most_spans());
+    BLIPFT_CHECK(2 * parts_.spans->max_spans() <= stamps_.numel(),
+                 "more spans than clock readings: ", parts_.spans->max_spans());
 }
 
 void StepProgram::bind() {
@@ -130,13 +130,13 @@ void StepProgram::enqueue_loss_weights(const TextShape& text) {
 // The step's own span is the first; without spans its two readings are the only ones.
 void StepProgram::mark_begin() {
   const Stream stream = parts_.device->compute_stream();
-  if (parts_.spans) parts_.spans->begin(Doing::step, stream);
+  if (parts_.spans) parts_.spans->begin(RankOperation::step, stream);
   else parts_.device->timestamp(stamps_.as<int64_t>(), stream);
 }
 
 void StepProgram::mark_end() {
   const Stream stream = parts_.device->compute_stream();
-  if (parts_.spans) parts_.spans->end(Doing::step, stream);
+  if (parts_.spans) parts_.spans->end(RankOperation::step, stream);
   else parts_.device->timestamp(stamps_.as<int64_t>() + 1, stream);
 }
 
@@ -155,7 +155,7 @@ StepContext StepProgram::step_context() const {
   return {.ops = *parts_.ops, .device = *parts_.device, .arena = *parts_.arena, .units = *parts_.strategy,
           .stream = parts_.device->compute_stream(), .side = parts_.device->side_stream(), .forked = forked_,
           .joined = joined_, .observer = parts_.observer, .seed = parts_.settings.seed,
-          .training = true, .most_coded_rows = 0, .in_host = in_host_.get(), .fp8 = parts_.fp8};
+          .training = true, .max_coded_rows = 0, .in_host = in_host_.get(), .fp8 = parts_.fp8};
 }
 
 void StepProgram::enqueue(const TextShape& text, PassKind kind) {
@@ -183,9 +183,9 @@ void StepProgram::enqueue_step(const TextShape& text) {
   }
   strategy.finish_backward();
   sum_results();
-  if (spans) spans->begin(Doing::update, stream);
+  if (spans) spans->begin(RankOperation::update, stream);
   strategy.update(norm_square_);
-  if (spans) spans->end(Doing::update, stream);
+  if (spans) spans->end(RankOperation::update, stream);
   mark_end();
   parts_.arena->mark("after_optimizer");
   parts_.arena->end_pass();
@@ -365,8 +365,8 @@ void StepProgram::read_fp8(const char* from, StepResult& result) const {
 std::unique_ptr<Activity::Scope> StepProgram::waiting(bool waits) const {
   if (!waits || !parts_.activity || drained_ == launched_) return nullptr;
   Activity& activity = *parts_.activity;
-  auto scope = std::make_unique<Activity::Scope>(activity, Doing::device);  // ends with what was before
-  activity.set({activity.state().phase, Doing::device, slots_[drained_ % kSlots]->result.step, -1});
+  auto scope = std::make_unique<Activity::Scope>(activity, RankOperation::device);  // ends with what was before
+  activity.set({activity.state().phase, RankOperation::device, slots_[drained_ % kSlots]->result.step, -1});
   return scope;
 }
 

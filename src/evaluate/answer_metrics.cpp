@@ -16,7 +16,7 @@ constexpr std::string_view vqa_punctuation = ";/[]\"{}()=+\\_-><@`,?!";
 constexpr std::string_view ascii_punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
 // The script passes re.UNICODE to re.sub() as the maximum number of replacements; its value is 32.
-constexpr int64_t most_periods = 32;
+constexpr int64_t max_periods = 32;
 
 // {lowercase word: replacement}, including the official script's odd entry for "somebody'd".
 const std::map<std::string, std::string, std::less<>> contractions = {
@@ -67,7 +67,7 @@ bool has_comma_in_number(std::string_view text) {
 
 std::string without_periods(std::string_view text) {
   std::string out;
-  int64_t left = most_periods;
+  int64_t left = max_periods;
   for (size_t at = 0; at < text.size(); ++at) {
     if (text[at] == '.' && left > 0 && !is_digit_at(text, at + 1)) --left;
     else out += text[at];
@@ -139,9 +139,9 @@ std::string vqa_without_punctuation(std::string_view answer) {
   const bool number = has_comma_in_number(answer);
   std::string out(answer);
   for (char p : vqa_punctuation) {
-    const bool beside_blank = answer.find(std::string{p, ' '}) != std::string_view::npos ||
+    const bool next_to_blank = answer.find(std::string{p, ' '}) != std::string_view::npos ||
                               answer.find(std::string{' ', p}) != std::string_view::npos;
-    out = replace_all(out, p, beside_blank || number ? "" : " ");
+    out = replace_all(out, p, next_to_blank || number ? "" : " ");
   }
   return without_periods(out);
 }

@@ -11,13 +11,13 @@
 namespace blipft {
 namespace {
 
-constexpr int64_t most_words = 4;  // maximum words of an n-gram
+constexpr int64_t max_words = 4;  // maximum words of an n-gram
 constexpr double sigma = 6, beta = 1.2;
 
 // An n-gram of up to four words, as word numbers from 1; unused entries are 0.
-using NGram = std::array<int32_t, most_words>;
+using NGram = std::array<int32_t, max_words>;
 
-int64_t words_of(const NGram& gram) { return most_words - std::count(gram.begin(), gram.end(), 0); }
+int64_t words_of(const NGram& gram) { return max_words - std::count(gram.begin(), gram.end(), 0); }
 
 using Counts = std::map<NGram, int64_t>;  // ordered, so that sums do not depend on the standard library
 
@@ -45,7 +45,7 @@ Counted count(Vocabulary& vocabulary, const std::string& text) {
   out.words = static_cast<int64_t>(words.size());
   for (size_t begin = 0; begin < words.size(); ++begin) {
     NGram gram{};
-    for (size_t n = 0; n < most_words && begin + n < words.size(); ++n) {
+    for (size_t n = 0; n < max_words && begin + n < words.size(); ++n) {
       gram[n] = words[begin + n];
       ++out.counts[gram];
     }
@@ -77,7 +77,7 @@ double mean(const std::vector<double>& values) {
 // has the n-gram.
 struct WeighedText {
   std::map<NGram, double> weights;
-  std::array<double, most_words> norms{};
+  std::array<double, max_words> norms{};
   int64_t length = 0;  // as in pycocoevalcap: the number of bigrams
 };
 
@@ -114,7 +114,7 @@ class CiderWeights {
 };
 
 double similarity(const WeighedText& candidate, const WeighedText& reference) {
-  std::array<double, most_words> products{};
+  std::array<double, max_words> products{};
   for (const auto& [gram, weight] : candidate.weights) {
     const auto found = reference.weights.find(gram);
     if (found != reference.weights.end())
@@ -123,24 +123,24 @@ double similarity(const WeighedText& candidate, const WeighedText& reference) {
   const double apart = static_cast<double>(candidate.length - reference.length);
   const double penalty = std::exp(-(apart * apart) / (2 * sigma * sigma));
   double sum = 0;
-  for (int64_t n = 0; n < most_words; ++n) {
+  for (int64_t n = 0; n < max_words; ++n) {
     const double norms = candidate.norms[n] * reference.norms[n];
     sum += (norms != 0 ? products[n] / norms : products[n]) * penalty;
   }
-  return sum / most_words;
+  return sum / max_words;
 }
 
 // Sums over captions, from which BLEU is computed.
 struct BleuSums {
   int64_t words = 0, reference_words = 0;
-  std::array<int64_t, most_words> guessed{}, right{};
+  std::array<int64_t, max_words> guessed{}, right{};
 
-  std::array<double, most_words> scores() const {
+  std::array<double, max_words> scores() const {
     // The constants of pycocoevalcap that avoid divisions by zero.
     constexpr double small = 1e-9, tiny = 1e-15;
-    std::array<double, most_words> out{};
+    std::array<double, max_words> out{};
     double product = 1;
-    for (int64_t k = 0; k < most_words; ++k) {
+    for (int64_t k = 0; k < max_words; ++k) {
       product *= (static_cast<double>(right[k]) + tiny) / (static_cast<double>(guessed[k]) + small);
       out[k] = std::pow(product, 1.0 / static_cast<double>(k + 1));
     }
@@ -161,7 +161,7 @@ BleuSums bleu_sums(const CountedCaption& caption) {
     for (const auto& [gram, times] : reference.counts) most[gram] = std::max(most[gram], times);
   }
   out.reference_words = closest.second;
-  for (int64_t k = 0; k < most_words; ++k) out.guessed[k] = std::max<int64_t>(0, out.words - k);
+  for (int64_t k = 0; k < max_words; ++k) out.guessed[k] = std::max<int64_t>(0, out.words - k);
   for (const auto& [gram, times] : caption.candidate.counts)
     if (const auto found = most.find(gram); found != most.end())
       out.right[words_of(gram) - 1] += std::min(found->second, times);
@@ -202,14 +202,14 @@ std::array<CaptionScore, 4> bleu(const std::vector<TokenizedCaption>& captions) 
     all.words += sums.words;
     all.reference_words += sums.reference_words;
     const auto scores = sums.scores();
-    for (int64_t k = 0; k < most_words; ++k) {
+    for (int64_t k = 0; k < max_words; ++k) {
       all.guessed[k] += sums.guessed[k];
       all.right[k] += sums.right[k];
       out[k].by_caption.push_back(scores[k]);
     }
   }
   const auto scores = all.scores();
-  for (int64_t k = 0; k < most_words; ++k) out[k].value = scores[k];
+  for (int64_t k = 0; k < max_words; ++k) out[k].value = scores[k];
   return out;
 }
 

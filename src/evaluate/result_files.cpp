@@ -43,7 +43,7 @@ std::string csv_field(const std::string& text) {
   return out + "\"";
 }
 
-constexpr int64_t most_bytes = int64_t{4} << 30;
+constexpr int64_t max_bytes = int64_t{4} << 30;
 
 std::string text_of(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.is_number_integer() ? value.dump() : "";
@@ -54,7 +54,7 @@ template <class Take>
 void for_each_record(const std::string& file, const Take& take) {
   std::string list;
   int64_t number = 0;
-  io::parse_json(io::read_whole_file(file, most_bytes), file,
+  io::parse_json(io::read_whole_file(file, max_bytes), file,
                  [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
                    if (depth == 1 && event == nlohmann::json::parse_event_t::key) {
                      list = value.get<std::string>();

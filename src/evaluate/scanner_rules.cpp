@@ -8,7 +8,7 @@
 namespace blipft {
 namespace {
 
-constexpr size_t most_steps = 20000;  // about 12 MB; unusual texts cannot make the cache grow further
+constexpr size_t max_steps = 20000;  // about 12 MB; unusual texts cannot make the cache grow further
 constexpr int32_t unknown = -2, dead = -1;
 
 std::u32string code_points(std::string_view text) {
@@ -292,7 +292,7 @@ bool ScannerRules::matches(int32_t begin, const std::u32string& text, size_t fro
 }
 
 ScannerRules::Match ScannerRules::match(const std::u32string& text, size_t at) {
-  if (steps_.size() > most_steps) {
+  if (steps_.size() > max_steps) {
     steps_.clear();
     step_numbers_.clear();
   }

@@ -21,8 +21,8 @@
 #include "generate/answers/prompt_answers.h"
 #include "generate/answers/thumbnails.h"
 #include "generate/generation.h"
-#include "generate/weight_source.h"
 #include "generate/records.h"
+#include "generate/weight_source.h"
 #include "io/file.h"
 #include "liveness/launch_watch.h"
 
@@ -61,11 +61,11 @@ void answer_one(const GenerationSource& source, const AnswerRequest& request, co
   text.instruction = generation.model().instructions.ids(request.prompt, "--prompt");
   const auto ids = static_cast<int64_t>(text.ids.size());
   BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
-  BLIPFT_USER_CHECK(ids <= generation.model().most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
-                    generation.model().most_ids(), "; give a shorter one");
+  BLIPFT_USER_CHECK(ids <= generation.model().max_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
+                    generation.model().max_ids(), "; give a shorter one");
   text.new_tokens = generation.settings().new_tokens(inputs, ids);
   if (inputs.has_picture()) {
-    const std::string file = io::read_whole_file(request.image, most_picture_bytes);
+    const std::string file = io::read_whole_file(request.image, max_picture_bytes);
     text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,
                             {config.data.exif_orientation, config.data.transparency == Transparency::white});
   }
@@ -128,25 +128,25 @@ class AnswerRun {
 
   void run() {
     Config config;
-    world_.together([&] {
+    world_.run_agreeing_on_errors([&] {
       config = request_.evaluate ? with_held_out_of_run(config_, generation_.model().source) : config_;
       set_ = std::make_unique<AnswerSet>(config, generation_.model(), request_.evaluate);
       if (!request_.evaluate) return;
       set_->check_references(config);
-      if (first()) tell_samples(config, generation_.model().source);
+      if (first()) print_samples(config, generation_.model().source);
     });
     const PromptSet& prompts = set_->prompt_set();
     check_same_samples(config, prompts.key(), prompts.path(), prompts.dataset(), world_);
     thumbnails_ = std::make_unique<Thumbnails>(set_->prompt_set().prompts(), world_.size());
     files_ = std::make_unique<AnswerFiles>(config_, world_);
-    world_.together([&] { files_->open_partial(); });
+    world_.run_agreeing_on_errors([&] { files_->open_partial(); });
     generation_.load(set_->work(world_.size()));
     groups_watch_ = std::make_unique<GroupsWatch>(watchdog_, generation_.groups());
     if (first()) {
       std::printf("weights    %s\n", generation_.text().c_str());
       const PromptSet& set = set_->prompt_set();
       std::printf("prompts    %zu of %s, %s\n", set.prompts().size(), set.from().c_str(), generation_.settings().text().c_str());
-      if (const int64_t others = set.dataset().files_beside_pictures().value_or(0); others > 0)
+      if (const int64_t others = set.dataset().other_files().value_or(0); others > 0)
         std::printf("left out   %s there, no picture by name (.jpg, .jpeg, .png, .webp)\n", counted(others, "file").c_str());
       std::fflush(stdout);
     }
@@ -188,11 +188,11 @@ class AnswerRun {
       int64_t ids = 0;
       for (; next < count; next += world_.size()) {
         const TokenizedText& text = set_->texts()[static_cast<size_t>(next)];
-        if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.most_tokens())) break;
+        if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.max_tokens())) break;
         if (!text.has_target()) continue;
         std::optional<std::vector<uint8_t>> picture = set_->prompt_set().pixels_of_sample(next);
         if (!picture) continue;            // it has been counted where its prompt was answered
-        ids += text.most_tokens();
+        ids += text.max_tokens();
         group.push_back({text, next});
         pixels.push_back(std::move(*picture));
         numbers.push_back(next);
@@ -217,11 +217,11 @@ class AnswerRun {
   void finish(double seconds) {
     const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
     const int64_t left_out = set_->prompt_set().left_out_of_all(world_);
-    world_.together([&] { files_->check_partial(); });
+    world_.run_agreeing_on_errors([&] { files_->check_partial(); });
     const std::vector<TextResult> results = answers_->gather();
     const std::vector<std::string> thumbnails = world_.gather_texts(thumbnails_->lines());
     const std::vector<ScoredLoss> losses = gather_records(world_, losses_);
-    world_.together([&] {
+    world_.run_agreeing_on_errors([&] {
       if (!first()) return;
       std::printf("generated  %zu texts, %.0f tokens, %.2f s, %.0f tokens/s\n", results.size(), tokens, seconds, tokens / seconds);
       if (generation_.step_milliseconds() > 0)
@@ -302,13 +302,13 @@ class AnswerRun {
 void answer_prompts(const Config& asked, const AnswerRequest& request, const World& world) {
   GenerationSource source;
   bool choices = false;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     source = generation_source(asked);
     choices = request.evaluate && asks_for_choices(source.config);
   });
-  if (world.rank() == 0) tell_notes(source.config);
+  if (world.rank() == 0) print_notes(source.config);
   if (!choices && request.one()) {
-    LaunchWatch::together();
+    LaunchWatch::run_agreeing_on_errors();
     return answer_one(source, request, world);
   }
   RankGuard guard(source.config, world);

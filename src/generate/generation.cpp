@@ -34,7 +34,7 @@ void check_same_source(const WeightSource& source, const World& world) {
 }  // namespace
 
 Generation::Generation(const GenerationSource& asked, const World& world) : world_(world) {
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     model_ = std::make_unique<GenerationModel>(asked);
     if (inputs().has_picture()) pixel_statistics_ = ImageProcessor::from_directory(config().model.path).statistics;
     check_device(config(), world_);
@@ -45,7 +45,7 @@ Generation::Generation(const GenerationSource& asked, const World& world) : worl
                                                                    " as they are (generate.weights=base asks for them)");
   for (const std::string& warning : {unused_sampling(asked.config, settings()), of_base})
     if (world_.rank() == 0 && !warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     device_ = make_device(config(), world_);
     device_->bind_thread();
     const char* home = std::getenv("HOME");
@@ -74,17 +74,17 @@ void Generation::choose(const TextsToGenerate& work) {
   if (found) return;
   const int64_t least = plan_.arena->total_bytes();
   throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->decoder->cache_bytes()),
-                         " of it keys and values of ", slots(), " texts of ", plan_.decoding->most_ids,
+                         " of it keys and values of ", slots(), " texts of ", plan_.decoding->max_ids,
                          " tokens), and ", memory_text(free), " is free on ", device_->name(),
                          ". What helps: a smaller generate.batch_size or generate.max_new_tokens, model.quantize=nf4, "
                          "train.precision=bf16-true, or more GPUs"));
 }
 
 void Generation::load(const TextsToGenerate& work) {
-  world_.together([&] { choose(work); });
+  world_.run_agreeing_on_errors([&] { choose(work); });
   const bool cut = plan_.strategy == StrategyKind::fsdp;
   if (cut) groups_ = make_groups(config(), world_, GroupSizes(world_.size()), *device_);
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = make_engine(plan_,
                           {.settings = engine_settings(config()), .model = model_->model.get(), .device = device_.get(), .ops = ops_.get(),
@@ -94,7 +94,7 @@ void Generation::load(const TextsToGenerate& work) {
     arena_->commit();
   });
   if (cut) groups_->expose(arena_->peer_block(), config().parallel.direct_gathers, false);
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     engine_->bind();
     load_weights();
   });
@@ -134,7 +134,7 @@ std::vector<TextLikelihood> Generation::score(std::span<const BatchSample> texts
 
 void Generation::begin_round(Activity::Phase phase) {
   const Activity::State now = world_.activity().state();
-  world_.activity().set({phase, Activity::Doing::host, now.phase == phase ? now.step + 1 : 0, -1});
+  world_.activity().set({phase, Activity::RankOperation::host, now.phase == phase ? now.step + 1 : 0, -1});
 }
 
 std::string Generation::text() const {

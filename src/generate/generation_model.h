@@ -23,7 +23,7 @@ struct GenerationModel {
   InstructionReader instructions;
   GenerateSettings settings;
   /// Most ids that a text may have, prompt and answer together.
-  int64_t most_ids() const { return inputs.max_text_tokens; }
+  int64_t max_ids() const { return inputs.max_text_tokens; }
 };
 
 /// Settings of a model that only generates.

@@ -65,7 +65,7 @@ void Generator::admit(const GeneratorCalls& calls) {
       const auto rows = std::max(count, static_cast<int64_t>(next.instruction.size()));
       if (!program_.fits(static_cast<int64_t>(read.size()) + 1, ids + rows)) break;
       ids += rows;
-      const int64_t before = program_.ids_before(count), limit = std::min(settings.most_ids, before + next.new_tokens);
+      const int64_t before = program_.ids_before(count), limit = std::min(settings.max_ids, before + next.new_tokens);
       texts_[i] = {.busy = true, .number = next.number, .prompt = before, .first_view = sent_,
                    .left = limit - before - 1, .begin_ns = unix_ns()};
       requests.push_back(std::move(next));
@@ -81,7 +81,7 @@ void Generator::admit(const GeneratorCalls& calls) {
 }
 
 TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
-  const auto beams = static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.most_ids);
+  const auto beams = static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.max_ids);
   TextResult result{.number = texts_[text].number};
   for (size_t b = 0; b < beams && result.texts.size() < static_cast<size_t>(returned_); ++b) {
     const auto length = static_cast<size_t>(view.finished_lengths[text * beams + b]);
@@ -98,7 +98,7 @@ TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
 // Whether the text has ended; its result is then among those to be told.
 bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text) {
   Growing& growing = texts_[text];
-  const auto slot = text * static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.most_ids);
+  const auto slot = text * static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.max_ids);
   const auto seconds = [&] { return static_cast<double>(unix_ns() - growing.begin_ns) * 1e-9; };
   const int32_t done = view.done[slot];
   if (program_.settings().beams > 1) {

@@ -17,8 +17,8 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostTextsAtOnce = 65535;  // as generate.batch_size
-constexpr int kMostRows = 8;
+constexpr int64_t kMaxTextsAtOnce = 65535;  // as generate.batch_size
+constexpr int kMaxRows = 8;
 
 // A generation that is planned, and variants of it.
 class PlannedGeneration {
@@ -28,7 +28,7 @@ class PlannedGeneration {
         gpu_(planned_gpu(gpu_gib)) {
     std::printf("%s\n%s\n", model_.model->description().c_str(), model_.source.text.c_str());
     const Config held = scored ? with_held_out_of_run(source.config, model_.source) : source.config;
-    if (scored) tell_samples(held, model_.source);
+    if (scored) print_samples(held, model_.source);
     read_prompts(held, scored);
   }
 
@@ -40,10 +40,10 @@ class PlannedGeneration {
     std::printf("GPU: %s (%s)\n", memory_text(gpu_.bytes).c_str(), gpu_.which.c_str());
     std::printf("%s: %s of up to %lld tokens at once on each of %lld rank(s), keys and values %s, in all %s of %s\n",
                 fits ? "fits" : "does not fit", counted(plan.decoding->slots / plan.decoding->beams, "text").c_str(),
-                static_cast<long long>(plan.decoding->most_ids), static_cast<long long>(ranks_),
+                static_cast<long long>(plan.decoding->max_ids), static_cast<long long>(ranks_),
                 memory_text(plan.engine->decoder->cache_bytes()).c_str(),
                 memory_text(plan.arena->total_bytes() + outside(plan)).c_str(), memory_text(gpu_.bytes).c_str());
-    if (fits) std::printf("largest generate.batch_size that fits: %lld\n", static_cast<long long>(largest(plan.decoding->most_ids)));
+    if (fits) std::printf("largest generate.batch_size that fits: %lld\n", static_cast<long long>(largest(plan.decoding->max_ids)));
     return fits;
   }
 
@@ -51,10 +51,10 @@ class PlannedGeneration {
   bool print_fit() {
     std::printf("number of texts that fit a GPU of %s at once, by tokens of a text (prompt and answer together):\n  %9s  %9s\n",
                 memory_text(gpu_.bytes).c_str(), "tokens", "texts");
-    const int64_t most = model_.most_ids();
+    const int64_t most = model_.max_ids();
     bool any = false;
     int rows = 0;
-    for (int64_t tokens = std::min(most, context()); rows < kMostRows; ++rows) {
+    for (int64_t tokens = std::min(most, context()); rows < kMaxRows; ++rows) {
       const int64_t texts = largest(tokens);
       if (texts == 0 && any) tokens = longest(tokens);
       std::printf("  %9lld  %9lld%s\n", static_cast<long long>(tokens), static_cast<long long>(std::max<int64_t>(texts, any)),
@@ -88,10 +88,10 @@ class PlannedGeneration {
   }
 
   void assume_prompts(const Config& config, bool scored, const std::string& missing) {
-    work_.longest_prompt = std::clamp<int64_t>(config.data.max_text_tokens, 1, model_.most_ids());
+    work_.longest_prompt = std::clamp<int64_t>(config.data.max_text_tokens, 1, model_.max_ids());
     if (scored) work_.longest_text = work_.longest_prompt;
     const int64_t samples = config.generate.samples;
-    work_.texts = samples > 0 ? (samples + ranks_ - 1) / ranks_ : kMostTextsAtOnce;
+    work_.texts = samples > 0 ? (samples + ranks_ - 1) / ranks_ : kMaxTextsAtOnce;
     std::printf("assumed: prompts of up to %lld tokens (data.max_text_tokens), since %s is not there; %s\n",
                 static_cast<long long>(work_.longest_prompt), missing.c_str(), model_.settings.text().c_str());
   }
@@ -99,7 +99,7 @@ class PlannedGeneration {
   int64_t context() const {
     const int64_t before = model_.inputs.has_source() ? 1 : work_.longest_prompt;
     const int64_t answer = model_.settings.max_ids(model_.inputs, work_.longest_prompt) - before;
-    return std::min(model_.most_ids(), work_.longest_prompt + answer);
+    return std::min(model_.max_ids(), work_.longest_prompt + answer);
   }
 
   int64_t outside(const MemoryPlan& plan) const {
@@ -137,7 +137,7 @@ class PlannedGeneration {
     return low;
   }
   int64_t largest(int64_t tokens) const {
-    return search(kMostTextsAtOnce, [&](int64_t texts) { return fits(texts, tokens); });
+    return search(kMaxTextsAtOnce, [&](int64_t texts) { return fits(texts, tokens); });
   }
   // Of one text, below `tokens`.
   int64_t longest(int64_t tokens) const {
@@ -154,7 +154,7 @@ class PlannedGeneration {
 
 bool print_generation_plan(const Config& config, const GenerationPlanRequest& request) {
   const GenerationSource source = generation_source(config);
-  tell_notes(source.config);
+  print_notes(source.config);
   PlannedGeneration plan(source, request.ranks, request.gpu_gib, request.scored);
   return request.fit ? plan.print_fit() : plan.print_plan();
 }

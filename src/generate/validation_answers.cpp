@@ -33,7 +33,7 @@ ValidationAnswers::ValidationAnswers(const Parts& parts)
     : parts_(parts), metrics_(metrics_of_validations(*parts.config, parts.prompts->set.inputs().has_picture())) {
   const PromptSet& set = parts_.prompts->set;
   const AnswerText answers(*parts_.tokenizer, parts_.prompts->settings);
-  parts_.world->together([&] {
+  parts_.world->run_agreeing_on_errors([&] {
     std::vector<ScoredText> right;         // with the first reference as the answer
     for (const PromptedSample& prompt : set.prompts())
       right.push_back(scored_text(prompt, static_cast<int64_t>(right.size()), "",
@@ -66,7 +66,7 @@ ValidationScores ValidationAnswers::evaluate() {
   Generator(*parts_.program, prompts.settings.returned, parts_.synchronous).run(calls);
   const std::vector<TextResult> results = answers.gather();
   ValidationScores found;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     if (world.rank() > 0) return;
     for (const TextResult& result : results) {
       found.texts.push_back(answers.scored(result));

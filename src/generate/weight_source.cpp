@@ -187,8 +187,8 @@ Config with_held_out_of_run(Config config, const WeightSource& weights) {
   return config;
 }
 
-void tell_samples(const Config& config, const WeightSource& weights) {
-  tell_notes(config);
+void print_samples(const Config& config, const WeightSource& weights) {
+  print_notes(config);
   if (!config.generate.path.empty() || validates(config)) return;
   const std::optional<TrainingRun>& run = weights.run;
   if (!run || validates(run->config) || !is_same_file(config.data.path, run->config.data.path)) return;

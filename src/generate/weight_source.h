@@ -44,6 +44,6 @@ Config with_held_out_of_run(Config config, const WeightSource& weights);
 
 /// Prints the notes of `config`, as with_held_out_of_run() returns it, and a warning if the samples that it scores are
 /// those that trained the weights.
-void tell_samples(const Config& config, const WeightSource& weights);
+void print_samples(const Config& config, const WeightSource& weights);
 
 }  // namespace blipft

@@ -48,10 +48,10 @@ FileDescriptor open_own(const std::string& path, int flags) {
   return file;
 }
 
-std::string read_whole_file(const std::string& path, int64_t most_bytes) {
+std::string read_whole_file(const std::string& path, int64_t max_bytes) {
   const FileDescriptor file = open_for_reading(path);
   const int64_t bytes = file_size(file, path);
-  BLIPFT_USER_CHECK(bytes <= most_bytes, path, ": has ", bytes, " bytes, expected at most ", most_bytes,
+  BLIPFT_USER_CHECK(bytes <= max_bytes, path, ": has ", bytes, " bytes, expected at most ", max_bytes,
                     " of such a file; is it another kind of file, or damaged?");
   std::string text(static_cast<size_t>(bytes), '\0');
   read_at(file, 0, text.data(), bytes, path);
@@ -158,8 +158,8 @@ void sync_directory(const std::string& path) {
 
 namespace blipft {
 
-std::string read_text_file(const std::string& path, int64_t most_bytes) {
-  return io::read_whole_file(path, most_bytes);
+std::string read_text_file(const std::string& path, int64_t max_bytes) {
+  return io::read_whole_file(path, max_bytes);
 }
 
 }  // namespace blipft

@@ -33,8 +33,8 @@ FileDescriptor open_for_reading(const std::string& path);
 /// Opens a regular file with the given open() `flags`. Returns an invalid descriptor on failure, or if the path is a
 /// symbolic link or not a regular file. Never blocks.
 FileDescriptor open_own(const std::string& path, int flags);
-/// Returns the content of a regular file of at most `most_bytes`. Throws UserError naming the file on failure.
-std::string read_whole_file(const std::string& path, int64_t most_bytes);
+/// Returns the content of a regular file of at most `max_bytes`. Throws UserError naming the file on failure.
+std::string read_whole_file(const std::string& path, int64_t max_bytes);
 /// Returns advice for the errno of a file that could not be created, for appending to the reason: "; choose a folder
 /// that ...", "; the disk has no room ...", or "" if there is no advice for this errno.
 std::string creation_advice(int error);

@@ -13,7 +13,7 @@ namespace {
 
 /// ordered_json compares every new key with all earlier keys of its object. This limit keeps the comparisons for one
 /// text below one or two seconds.
-constexpr int64_t kMostComparisons = 200'000'000;
+constexpr int64_t kMaxComparisons = 200'000'000;
 
 /// Refuses nesting that is too deep and, for `ordered` objects, too many keys. Like the parser, this scan looks only at
 /// brackets and colons outside of strings; both agree up to the first syntax error in the text.
@@ -28,10 +28,10 @@ void check_shape(std::string_view text, const std::string& place, bool ordered) 
       if (!keys.empty()) keys.pop_back();
     } else if (c == '[' || c == '{') {
       keys.push_back(0);
-      if (static_cast<int64_t>(keys.size()) > most_json_depth)
+      if (static_cast<int64_t>(keys.size()) > max_json_depth)
         throw UserError(concat(place, ": not usable JSON: at byte ", at + 1, " lists and objects are nested more than ",
-                               most_json_depth, " deep; is the file damaged?"));
-    } else if (c == ':' && ordered && !keys.empty() && (comparisons += keys.back()++) > kMostComparisons) {
+                               max_json_depth, " deep; is the file damaged?"));
+    } else if (c == ':' && ordered && !keys.empty() && (comparisons += keys.back()++) > kMaxComparisons) {
       throw UserError(concat(place, ": not usable JSON: at byte ", at + 1, " an object has ", keys.back(),
                              " keys and more; is the file damaged?"));
     }
@@ -57,8 +57,8 @@ Json parse_json(std::string_view text, const std::string& place, const typename 
 }
 
 template <class Json>
-Json read_json_file(const std::string& file, int64_t most_bytes) {
-  return parse_json<Json>(read_whole_file(file, most_bytes), file);
+Json read_json_file(const std::string& file, int64_t max_bytes) {
+  return parse_json<Json>(read_whole_file(file, max_bytes), file);
 }
 
 using nlohmann::json;

@@ -14,9 +14,9 @@
 namespace blipft::io {
 
 /// Maximum nesting depth of lists and objects; real files have less than ten levels.
-constexpr int64_t most_json_depth = 200;
+constexpr int64_t max_json_depth = 200;
 /// Default size limit of a JSON file that is read as a whole.
-constexpr int64_t most_json_bytes = int64_t{64} << 20;
+constexpr int64_t max_json_bytes = int64_t{64} << 20;
 
 /// Parses `text` as JSON. Throws UserError that names `place` (file, or file and line) and the mistake.
 /// Json: nlohmann::json or nlohmann::ordered_json. `watch`: see nlohmann's parser callbacks; null: no callback.
@@ -25,7 +25,7 @@ Json parse_json(std::string_view text, const std::string& place,
                 const typename Json::parser_callback_t& watch = nullptr);
 /// Reads a file and parses its content as JSON.
 template <class Json = nlohmann::json>
-Json read_json_file(const std::string& file, int64_t most_bytes = most_json_bytes);
+Json read_json_file(const std::string& file, int64_t max_bytes = max_json_bytes);
 
 /// Returns a value for quoting in a message, cut to about a line.
 std::string brief(const nlohmann::json& value, size_t most = 80);

@@ -14,9 +14,9 @@ namespace blipft {
 
 /// Upper limits for the sizes in a config.json. They are far above the sizes of any model, and small enough that no
 /// product of them overflows and no list of layers exhausts the memory.
-constexpr int64_t kMostLayers = 1024;
-constexpr int64_t kMostWidth = int64_t{1} << 20;           // width of rows: hidden sizes, heads, queries, picture sides
-constexpr int64_t kMostRows = int64_t{1} << 27;            // vocabulary, positions
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;           // width of rows: hidden sizes, heads, queries, picture sides
+constexpr int64_t kMaxRows = int64_t{1} << 27;            // vocabulary, positions
 
 class JsonFields {
  public:
@@ -45,14 +45,14 @@ class JsonFields {
                                                                          : "a list of numbers"));
   }
   /// Returns a whole number from 1 to `most`.
-  int64_t positive(const std::string& key, int64_t fallback, int64_t most = kMostWidth) const {
+  int64_t positive(const std::string& key, int64_t fallback, int64_t most = kMaxWidth) const {
     const int64_t value = get<int64_t>(key, fallback);
     BLIPFT_USER_CHECK(value > 0 && value <= most, file_, ": ", prefix_, key, ": found ", value,
                       ", expected a positive number, at most ", most);
     return value;
   }
-  int64_t layers(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMostLayers); }
-  int64_t rows(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMostRows); }
+  int64_t layers(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMaxLayers); }
+  int64_t rows(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMaxRows); }
   /// Returns an epsilon that is added below a square root: greater than 0, at most 1.
   float epsilon(const std::string& key, float fallback) const {
     const auto value = get<float>(key, fallback);

@@ -18,7 +18,7 @@ namespace blipft::io {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kMostWaiting = size_t{16} << 20;  // bytes; lines beyond are lost: the disk hangs
+constexpr size_t kMaxWaiting = size_t{16} << 20;  // bytes; lines beyond are lost: the disk hangs
 // A network file system shows lines to other machines after this time at the latest.
 constexpr std::chrono::seconds kSyncEvery{5};
 constexpr std::chrono::seconds kCloseTime{3};
@@ -137,7 +137,7 @@ LineFile::~LineFile() {
 
 void LineFile::add(std::string line) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  if (state_->waiting_bytes + line.size() > kMostWaiting) {
+  if (state_->waiting_bytes + line.size() > kMaxWaiting) {
     ++state_->dropped;
     if (state_->failure.empty()) state_->failure = concat(state_->path, ": the disk takes nothing for too long");
     return;

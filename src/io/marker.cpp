@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kCreator = "blipft";
-constexpr int64_t kMostBytes = int64_t{1} << 20;
+constexpr int64_t kMaxBytes = int64_t{1} << 20;
 
 std::string text_of(const Marker& marker) {
   ordered_json json{{"made_by", kCreator}, {"what", marker.what}, {"run_id", marker.run_id}};
@@ -47,12 +47,12 @@ FileDescriptor open_folder(const FileDescriptor& parent, const std::string& name
   return FileDescriptor(::openat(parent.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
 }
 
-std::optional<std::string> read_beginning(const FileDescriptor& folder, const std::string& name, int64_t most_bytes) {
+std::optional<std::string> read_beginning(const FileDescriptor& folder, const std::string& name, int64_t max_bytes) {
   const FileDescriptor file(
       ::openat(folder.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   struct stat status{};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, most_bytes)), '\0');
+  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, max_bytes)), '\0');
   try {
     read_at(file, 0, text.data(), static_cast<int64_t>(text.size()), name);
   } catch (const UserError&) {
@@ -72,7 +72,7 @@ void write_marker(const std::string& folder, const Marker& marker) {
 
 std::optional<Marker> read_marker(const FileDescriptor& folder) {
   if (folder.get() < 0) return std::nullopt;
-  const std::optional<std::string> text = read_beginning(folder, kMarkerName, kMostBytes);
+  const std::optional<std::string> text = read_beginning(folder, kMarkerName, kMaxBytes);
   return text ? parse(*text) : std::nullopt;
 }
 

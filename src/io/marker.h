@@ -37,8 +37,8 @@ std::optional<Marker> read_marker(const std::string& folder);
 FileDescriptor open_folder(const std::string& path, bool follow = false);
 FileDescriptor open_folder(const FileDescriptor& parent, const std::string& name);
 
-/// Returns the first bytes of a regular file in an open folder, at most `most_bytes`; none if `name` is not a regular
+/// Returns the first bytes of a regular file in an open folder, at most `max_bytes`; none if `name` is not a regular
 /// file or cannot be read. Does not follow links and never blocks.
-std::optional<std::string> read_beginning(const FileDescriptor& folder, const std::string& name, int64_t most_bytes);
+std::optional<std::string> read_beginning(const FileDescriptor& folder, const std::string& name, int64_t max_bytes);
 
 }  // namespace blipft::io

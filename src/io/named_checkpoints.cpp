@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char *kIndex = "checkpoint.json", *kGemmTable = "gemm_algorithms.txt";
 constexpr const char *kPartial = ".partial", *kAside = ".aside";
-constexpr int64_t kMostIndexBytes = int64_t{1} << 30;
+constexpr int64_t kMaxIndexBytes = int64_t{1} << 30;
 
 // state-00000-of-00004.safetensors
 bool is_state_name(const std::string& name) {
@@ -94,7 +94,7 @@ void look_inside(const FileDescriptor& parent, NamedCheckpoint& found) {
   }
   const bool marked = inside.marker && inside.marker->what == Marker::kCheckpoint;
   const bool indexed = inside.has([](const std::string& name) { return name == kIndex; });
-  const std::optional<std::string> index = read_beginning(inside.folder, kIndex, kMostIndexBytes);
+  const std::optional<std::string> index = read_beginning(inside.folder, kIndex, kMaxIndexBytes);
   if (inside.marker) found.run_id = inside.marker->run_id;
   if (found.end == NamedCheckpoint::End::none) {
     found.why = !indexed ? "it has no checkpoint.json" : !index ? "its checkpoint.json cannot be read"

@@ -18,7 +18,7 @@ namespace blipft {
 namespace {
 
 constexpr double kRepeatedEvery = 2;       // seconds between logged lines of a progress display that overwrites itself
-constexpr size_t kMostKept = size_t{1} << 20;  // bytes of lines that wait until the log file is known
+constexpr size_t kMaxKept = size_t{1} << 20;  // bytes of lines that wait until the log file is known
 constexpr std::chrono::milliseconds kErrorTime{300}, kEndTime{1000};
 
 double seconds_now() {
@@ -55,7 +55,7 @@ struct RunLog {
     std::string text = time_text() + "  " + line;
     if (file) return file->add(std::move(text));
     kept_bytes += text.size();
-    if (kept_bytes <= kMostKept) kept.push_back(std::move(text));
+    if (kept_bytes <= kMaxKept) kept.push_back(std::move(text));
   }
   std::shared_ptr<io::LineFile> file_now() {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -112,9 +112,9 @@ void PrintedLines::add(std::string_view text, double time) {
 void PrintedLines::end_line(bool repeated, double time) {
   constexpr std::string_view kClear = "\033[K";
   if (line_.starts_with(kClear)) line_.erase(0, kClear.size());
-  if (!line_.empty() && (!repeated || time - told_ >= seconds_)) {
+  if (!line_.empty() && (!repeated || time - reported_ >= seconds_)) {
     take_(line_);
-    if (repeated) told_ = time;
+    if (repeated) reported_ = time;
   }
   line_.clear();
 }

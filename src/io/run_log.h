@@ -34,7 +34,7 @@ class PrintedLines {
   double seconds_;
   Take take_;
   std::string line_;
-  double told_ = -1e300;                   // time at which an overwritten line was last logged
+  double reported_ = -1e300;                   // time at which an overwritten line was last logged
 };
 
 }  // namespace blipft

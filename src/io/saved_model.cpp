@@ -153,7 +153,7 @@ void remove_saved(const std::string& directory) {
 }
 
 // Gives the complete directory.partial the next free name, because something else has the name `directory`.
-std::string place_beside(const Place& place, const std::string& directory, const std::string& why) {
+std::string place_next_to(const Place& place, const std::string& directory, const std::string& why) {
   const std::string target = free_saved_name(directory), name = fs::path(target).filename().string();
   BLIPFT_USER_CHECK(::renameat2(place.parent.get(), (place.name + kPartial).c_str(), place.parent.get(), name.c_str(),
                                 RENAME_NOREPLACE) == 0,
@@ -166,7 +166,7 @@ std::string place_beside(const Place& place, const std::string& directory, const
 std::string replace_saved(const std::string& directory) {
   const Place place(directory);
   const SavedModel older = look(place, "");
-  if (older.there && !older.own) return place_beside(place, directory, older.why);
+  if (older.there && !older.own) return place_next_to(place, directory, older.why);
   if (older.there) remove(place, kOld, look(place, kOld));
   const bool exchanged = replace_folder(place.parent, place.name + kPartial, place.name, place.name + kOld, directory);
   sync(place);

@@ -21,8 +21,8 @@ namespace {
 constexpr const char* kFormat = "blipft checkpoint";
 constexpr int64_t kVersion = 2;
 constexpr const char* kDamaged = "; the checkpoint is damaged: remove it, and resume from another";
-constexpr int64_t kMostIndexBytes = int64_t{1} << 30;  // enough for some millions of pieces
-constexpr int64_t kMostBytes = int64_t{1} << 50;  // maximum of a file; larger values mean that the index is damaged
+constexpr int64_t kMaxIndexBytes = int64_t{1} << 30;  // enough for some millions of pieces
+constexpr int64_t kMaxBytes = int64_t{1} << 50;  // maximum of a file; larger values mean that the index is damaged
 
 // Returns the last line of the index: the checksum of all the text before it.
 std::string checksum_line(std::string_view text) {
@@ -78,7 +78,7 @@ StateFile from_json(const ordered_json& json) {
   const std::string shown = blipft::brief(file.name);
   BLIPFT_USER_CHECK(!file.name.empty() && file.name.find('/') == std::string::npos && file.name == shown, "\"", shown,
                     "\" is no name of a checkpoint's file");
-  BLIPFT_USER_CHECK(file.bytes >= 0 && file.bytes <= kMostBytes, file.name, " has ", file.bytes, " bytes");
+  BLIPFT_USER_CHECK(file.bytes >= 0 && file.bytes <= kMaxBytes, file.name, " has ", file.bytes, " bytes");
   for (const ordered_json& one : json.at("pieces")) {
     StatePiece piece{.tensor = one.at("tensor").get<std::string>(),
                      .dtype = dtype_of(one.at("dtype").get<std::string>()),
@@ -191,7 +191,7 @@ StateIndex read_index(const std::string& folder) {
                     "checkpoints, step-NNNNNNNN with checkpoint.json in it");
   StateIndex index;
   try {
-    const std::string text = read_whole_file(path, kMostIndexBytes);
+    const std::string text = read_whole_file(path, kMaxIndexBytes);
     const auto json = parse_json<ordered_json>(text, path);
     check_index(json, text);
     index.step = json.at("step").get<int64_t>();

@@ -106,10 +106,10 @@ class Watchdog::Thread {
   void stop(MessageType type) {
     std::unique_lock lock(mutex_);
     last_word_ = type;
-    told_ = false;
+    reported_ = false;
     if (channel_) channel_->wake();
     changed_.notify_all();
-    changed_.wait_for(lock, std::chrono::seconds(1), [this] { return told_; });
+    changed_.wait_for(lock, std::chrono::seconds(1), [this] { return reported_; });
   }
 
   void set_end(std::function<void()> end) {
@@ -160,10 +160,10 @@ class Watchdog::Thread {
   // Returns true if this rank has sent its goodbye.
   bool ends() {
     std::unique_lock lock(mutex_);
-    if (last_word_ == 0 || told_) return last_word_ == kGoodbye;
+    if (last_word_ == 0 || reported_) return last_word_ == kGoodbye;
     tell(last_word_);
     if (last_word_ == kFailing) failing_ = true;
-    told_ = true;
+    reported_ = true;
     changed_.notify_all();
     return last_word_ == kGoodbye;
   }
@@ -191,7 +191,7 @@ class Watchdog::Thread {
       for (const ControlChannel::Event& event : events) take(event);
     } else {
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, std::chrono::duration<double>(period_ / 2), [this] { return last_word_ != 0 && !told_; });
+      changed_.wait_for(lock, std::chrono::duration<double>(period_ / 2), [this] { return last_word_ != 0 && !reported_; });
     }
     const double now = clock_.now();
     if (now - beaten_ >= period_) {
@@ -368,7 +368,7 @@ class Watchdog::Thread {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   uint32_t last_word_ = 0;                 // message type that stop() has requested; 0: none
-  bool told_ = false;
+  bool reported_ = false;
   mutable std::mutex check_mutex_;         // guards check_ and at_end_
   std::function<std::string()> check_;
   std::function<void()> at_end_;

@@ -64,7 +64,7 @@ Tensor BatchLayout::of(BatchPart part, void* block, int64_t m) const {
 MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   MicroBatch batch;
   batch.samples = batch_size_;
-  batch.most_rows = inputs_.text_prefix() + text_.tokens;
+  batch.max_rows = inputs_.text_prefix() + text_.tokens;
   batch.rows = rows();
   batch.pixels = of(BatchPart::pixels, block, m);
   batch.ids = of(BatchPart::ids, block, m);
@@ -77,7 +77,7 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   batch.packing = {of(BatchPart::starts, block, m), of(BatchPart::padded_rows, block, m)};
   if (inputs_.instruction) {
     InstructionBatch& instruction = batch.instruction;
-    instruction.most_rows = inputs_.instruction.prefix_rows + instruction_tokens();
+    instruction.max_rows = inputs_.instruction.prefix_rows + instruction_tokens();
     instruction.rows = instruction_rows();
     instruction.ids = of(BatchPart::instruction_ids, block, m);
     instruction.places = of(BatchPart::instruction_places, block, m);
@@ -88,7 +88,7 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
                                 of(BatchPart::instruction_text_padded_rows, block, m)};
   }
   if (!inputs_.has_source()) return batch;
-  batch.source = {.most_rows = inputs_.prefix_rows + text_.source_tokens, .rows = source_rows(),
+  batch.source = {.max_rows = inputs_.prefix_rows + text_.source_tokens, .rows = source_rows(),
                   .ids = of(BatchPart::source_ids, block, m), .lengths = of(BatchPart::source_lengths, block, m),
                   .key_lengths = of(BatchPart::source_key_lengths, block, m),
                   .packing = {of(BatchPart::source_starts, block, m), of(BatchPart::source_padded_rows, block, m)}};

@@ -55,7 +55,7 @@ void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int
 void write_rows(const BatchLayout& layout, std::vector<int64_t> rows, void* block, int64_t m) {
   const MicroBatch batch = layout.micro_batch(block, m);
   for (int64_t& of_sample : rows) of_sample += layout.inputs().text_prefix();
-  write_packing(batch.packing, rows, batch.most_rows);
+  write_packing(batch.packing, rows, batch.max_rows);
   int32_t* positions = batch.positions.as<int32_t>();
   for (const int64_t of_sample : rows) {
     if (!positions) break;
@@ -70,7 +70,7 @@ void write_source(const BatchLayout& layout, std::span<const BatchSample> sample
   const SourceRows source = layout.micro_batch(block, m).source;
   std::vector<int64_t> rows = source_rows(layout, samples);
   for (int64_t& of_sample : rows) of_sample += layout.inputs().prefix_rows;
-  write_packing(source.packing, rows, source.most_rows);
+  write_packing(source.packing, rows, source.max_rows);
   const int64_t tokens = layout.text().source_tokens;
   for (size_t b = 0; b < samples.size(); ++b) {
     const std::vector<int32_t>& from = samples[b].text.source;
@@ -90,7 +90,7 @@ void write_instructions(const BatchLayout& layout, std::span<const BatchSample> 
   rows = filled_up(std::move(rows), tokens, layout.instruction_text_rows());
   write_packing(batch.text_packing, rows, tokens);
   for (int64_t& of_sample : rows) of_sample += inputs.prefix_rows;
-  write_packing(batch.packing, rows, batch.most_rows);
+  write_packing(batch.packing, rows, batch.max_rows);
   for (size_t b = 0; b < samples.size(); ++b) {
     const std::vector<int32_t>& own = samples[b].text.instruction;
     const int64_t length = static_cast<int64_t>(own.size()), before = static_cast<int64_t>(b) * tokens;
@@ -136,7 +136,7 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
   if (layout.inputs().instruction) write_instructions(layout, samples, block, m);
   int64_t longest = 0;
   for (const BatchSample& sample : samples) longest = std::max(longest, sample.text.size());
-  const int64_t tokens = layout.text().tokens, learnt_padding = loss_on_padding_ ? longest : 0;
+  const int64_t tokens = layout.text().tokens, trained_padding = loss_on_padding_ ? longest : 0;
   int32_t* labels = batch.labels.as<int32_t>();
   int32_t* label_rows = batch.label_rows.as<int32_t>();
   int64_t count = 0;
@@ -149,11 +149,11 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
     std::fill(ids + length, ids + tokens, pad_id_);
     for (int64_t t = 1; t < rows[b]; ++t) {
       const bool learnt = t < length ? text.learnt[static_cast<size_t>(t)] != 0
-                                     : t < learnt_padding && !samples[b].absent;
+                                     : t < trained_padding && !samples[b].absent;
       *labels++ = learnt ? ids[t] : -100;
       count += learnt;
       if (label_rows)
-        *label_rows++ = static_cast<int32_t>(static_cast<int64_t>(b) * batch.most_rows + layout.inputs().text_prefix() + t - 1);
+        *label_rows++ = static_cast<int32_t>(static_cast<int64_t>(b) * batch.max_rows + layout.inputs().text_prefix() + t - 1);
     }
     batch.lengths.as<int32_t>()[b] = static_cast<int32_t>(length);
     batch.sample_keys.as<int64_t>()[b] = samples[b].key;

@@ -30,8 +30,8 @@ namespace blipft {
 namespace {
 
 constexpr int64_t cache_bytes = int64_t{1} << 30;
-constexpr int64_t most_looked_ahead = 256;    // maximum steps examined by first_text_shapes()
-constexpr int64_t most_bad_in_a_row = 32;     // consecutive bad samples at which skipping ends with an error
+constexpr int64_t max_looked_ahead = 256;    // maximum steps examined by first_text_shapes()
+constexpr int64_t max_bad_in_a_row = 32;     // consecutive bad samples at which skipping ends with an error
 
 /// A step that is being prepared, is ready, or is used by the trainer. The loader's mutex guards all members except the
 /// memory of `block`.
@@ -83,7 +83,7 @@ class PrefetchLoader final : public DataLoader {
     BLIPFT_CHECK(!pipeline_.empty() || !free_.empty(), "all ", works_.size(),
                  " prepared steps are out; give one back before asking for another");
     const auto start = std::chrono::steady_clock::now();
-    step_ready_.wait(lock, [this] { return worker_error_ || (!pipeline_.empty() && is_settled(*pipeline_.front())); });
+    step_ready_.wait(lock, [this] { return worker_error_ || (!pipeline_.empty() && is_final(*pipeline_.front())); });
     wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (worker_error_) std::rethrow_exception(worker_error_);
     StepWork& work = *pipeline_.front();
@@ -110,10 +110,10 @@ class PrefetchLoader final : public DataLoader {
     std::lock_guard lock(mutex_);
     return wait_seconds_;
   }
-  std::vector<TextShape> first_text_shapes(int64_t most_samples) const override {
+  std::vector<TextShape> first_text_shapes(int64_t max_samples) const override {
     std::vector<TextShape> shapes;
     std::map<int64_t, TokenizedAnswers> known;  // {sample: texts}
-    for (int64_t step = first_step_; step < std::min(total_steps_, first_step_ + most_looked_ahead); ++step) {
+    for (int64_t step = first_step_; step < std::min(total_steps_, first_step_ + max_looked_ahead); ++step) {
       std::vector<BatchSample> samples;
       for (const Sampler::Slot& slot : order_->slots(step)) {
         if (slot.sample < 0) {
@@ -122,7 +122,7 @@ class PrefetchLoader final : public DataLoader {
         }
         auto found = known.find(slot.sample);
         if (found == known.end()) {
-          if (static_cast<int64_t>(known.size()) == most_samples) return shapes;
+          if (static_cast<int64_t>(known.size()) == max_samples) return shapes;
           try {
             found = known.emplace(slot.sample, text_of(slot.sample)).first;
           } catch (const Error&) {
@@ -146,7 +146,7 @@ class PrefetchLoader final : public DataLoader {
 
   /// Returns true if the step is ready for the trainer, or if it has failed and no worker processes it any more (so
   /// that the first failed slot is known).
-  static bool is_settled(const StepWork& work) { return work.ready || (work.error && work.done == work.taken); }
+  static bool is_final(const StepWork& work) { return work.ready || (work.error && work.done == work.taken); }
 
   /// Appends the next step to the pipeline.
   void begin_step() {
@@ -189,7 +189,7 @@ class PrefetchLoader final : public DataLoader {
         work.ready = !error;
       }
       ++work.done;
-      if (is_settled(work)) step_ready_.notify_all();
+      if (is_final(work)) step_ready_.notify_all();
     }
   }
 
@@ -230,7 +230,7 @@ class PrefetchLoader final : public DataLoader {
         bad_in_a_row_ = 0;
       } catch (const UserError& error) {
         BLIPFT_USER_CHECK(loading_.on_bad_sample == FaultAction::skip, error.what(), "; data.on_bad_sample=skip leaves such samples out");
-        BLIPFT_USER_CHECK(++bad_in_a_row_ < most_bad_in_a_row, error.what(), "; ", most_bad_in_a_row,
+        BLIPFT_USER_CHECK(++bad_in_a_row_ < max_bad_in_a_row, error.what(), "; ", max_bad_in_a_row,
                           " samples in a row could not be read (data.on_bad_sample: skip); is ", loading_.path,
                           " still there?");
         work.bad[slot] = error.what();

@@ -119,7 +119,7 @@ const TokenizedText& TokenizedAnswers::drawn(uint64_t seed, int64_t pass) const 
   return texts.back();
 }
 
-int64_t TokenizedAnswers::most_tokens() const {
+int64_t TokenizedAnswers::max_tokens() const {
   int64_t most = 0;
   for (const TokenizedText& text : texts) most = std::max(most, text.size());
   return most;

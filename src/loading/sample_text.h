@@ -31,7 +31,7 @@ struct TokenizedAnswers {
   /// Returns the text that is drawn in a pass. It depends only on seed, sample and pass, not on the order of samples,
   /// ranks or machines. For pass -1, returns the first text with the largest weight.
   const TokenizedText& drawn(uint64_t seed, int64_t pass) const;
-  int64_t most_tokens() const;
+  int64_t max_tokens() const;
   int64_t tokens() const;                    ///< sum over all texts, with their instructions and sources
 };
 /// Calls tokenize() for each answer. If the tokenizer puts no space between separately encoded texts, a space is

@@ -24,7 +24,7 @@ struct Sampler::EpochOrder {
 namespace {
 
 // Limit of an epoch: its order is kept in memory with 8 bytes per sample.
-constexpr int64_t most_samples = 4'000'000'000;
+constexpr int64_t max_samples = 4'000'000'000;
 
 /// Returns a number below `bound` from two random words: the high half of a 128-bit product.
 int64_t below(uint32_t high, uint32_t low, int64_t bound) {
@@ -51,9 +51,9 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
                "batch_size ", settings.batch_size, ", micro_batches ", settings.micro_batches, ", rank ",
                settings.rank, " of ", settings.world);
   samples_ = settings.num_train_samples > 0 ? settings.num_train_samples : settings.dataset_size;
-  BLIPFT_USER_CHECK(samples_ <= most_samples, "an epoch of ", samples_,
+  BLIPFT_USER_CHECK(samples_ <= max_samples, "an epoch of ", samples_,
                     " samples (data.num_train_samples), expected at ",
-                    "most ", most_samples, "; lower it, and raise train.max_epochs");
+                    "most ", max_samples, "; lower it, and raise train.max_epochs");
   int64_t global_batch = 0;
   BLIPFT_USER_CHECK(!__builtin_mul_overflow(settings.batch_size, settings.micro_batches, &global_batch) &&
                         !__builtin_mul_overflow(global_batch, settings.world, &global_batch),

@@ -42,7 +42,7 @@ int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch
 }
 
 // best[j]: minimum sum for the first j + 1 sizes if size j is chosen. Each round allows one more chosen size.
-std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most) {
+std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most) {
   std::vector<int64_t> sizes, below{0};    // below[i]: number of needs of the first i sizes
   for (const auto& [size, count] : counts) {
     sizes.push_back(size);

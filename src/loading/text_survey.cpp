@@ -18,8 +18,8 @@ namespace blipft {
 namespace {
 
 constexpr size_t kNamed = 5;                 // maximum number of names listed of samples that are left out
-constexpr size_t kMostShapes = 16;
-constexpr int64_t kMostSamplesSeen = int64_t{1} << 24;
+constexpr size_t kMaxShapes = 16;
+constexpr int64_t kMaxSamplesSeen = int64_t{1} << 24;
 constexpr int64_t kTextBytes = 128;          // memory of a text besides its tokens: two vectors and their allocations
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -65,9 +65,9 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
     }
     if (one.learns) one.name.clear();
     const auto texts = static_cast<int64_t>(one.text.texts.size());
-    if (bytes.fetch_add(kTextBytes * texts + one.text.tokens() * 5) > settings.most_bytes) one.text = {};
+    if (bytes.fetch_add(kTextBytes * texts + one.text.tokens() * 5) > settings.max_bytes) one.text = {};
   });
-  const bool keeps = bytes <= settings.most_bytes;
+  const bool keeps = bytes <= settings.max_bytes;
   for (int64_t i = 0; i < surveyed_; ++i) {
     Surveyed& one = all[static_cast<size_t>(i)];
     cut_ += one.cut;
@@ -173,7 +173,7 @@ std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64
   whole.micro_batches *= world;
   const Sampler sampler(whole);
   const int64_t steps = count_steps(loading, sampler.steps_per_epoch());
-  const int64_t seen = std::min(steps, std::max<int64_t>(1, kMostSamplesSeen / (batch * micro_batches * world)));
+  const int64_t seen = std::min(steps, std::max<int64_t>(1, kMaxSamplesSeen / (batch * micro_batches * world)));
   std::map<TextNeed, int64_t> needs;
   StepLengths lengths(batch * micro_batches);
   for (int64_t step = 0; step < seen; ++step) {
@@ -216,7 +216,7 @@ int64_t longest_of(const std::vector<int64_t>& lengths) { return *std::max_eleme
 /// rounded up.
 struct Side {
   int64_t longest = 0, most = 0, multiple = 8;
-  Side(const LoadingSettings& loading, int64_t longest_text, int64_t most_needed) : most(most_needed) {
+  Side(const LoadingSettings& loading, int64_t longest_text, int64_t max_needed) : most(max_needed) {
     // A sample with something to learn has two tokens at least, so that no shape is without labels.
     longest = std::min(round_up(longest_text, 8), std::max<int64_t>(loading.max_text_tokens, 2));
     const auto part = [&](int64_t parts) {
@@ -260,7 +260,7 @@ std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int6
   std::vector<TextShape> shapes;
   TextNeed held;
   auto next = largest.begin();
-  for (const int64_t size : least_padded_sizes(counts, kMostShapes)) {
+  for (const int64_t size : min_padded_sizes(counts, kMaxShapes)) {
     for (; next != largest.end() && next->first <= size; ++next)
       held = {std::max(held.text, next->second.text), std::max(held.source, next->second.source)};
     TextShape shape = packed ? TextShape{texts.longest, held.text} : TextShape{held.text, 0};

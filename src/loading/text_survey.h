@@ -44,7 +44,7 @@ class TextSurvey {
     int64_t samples = 0;                     ///< maximum number of samples, from the first on; 0: all
     int64_t max_text_tokens = 0, vocabulary = 0;
     int64_t threads = 1;
-    int64_t most_bytes = int64_t{2} << 30;   ///< host memory for ids; if they need more, only lengths are kept
+    int64_t max_bytes = int64_t{2} << 30;   ///< host memory for ids; if they need more, only lengths are kept
     bool skip_bad = false;                   ///< samples that cannot be read or tokenized are left out
     int32_t decoder_start = -1;              ///< see ModelInputs
   };

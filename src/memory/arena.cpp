@@ -42,7 +42,7 @@ Arena::Arena(Device& device, const Arena& blueprint) : Arena(device) {
   transient_bytes_ = blueprint.transient_bytes_;
   peer_transient_bytes_ = blueprint.peer_transient_bytes_;
   host_transient_bytes_ = blueprint.host_transient_bytes_;
-  most_in_host_ = blueprint.most_in_host_;
+  max_in_host_ = blueprint.max_in_host_;
   expected_persistent_bytes_ = blueprint.persistent_bytes();
 }
 
@@ -87,7 +87,7 @@ void Arena::begin_pass(const std::string& name) {
   } else {
     current_ = &(passes_[name] = Pass{});
     live_ = peak_since_mark_ = {};
-    peak_beside_communication_ = 0;
+    peak_without_communication_ = 0;
   }
   cursor_ = 0;
   held_.clear();
@@ -129,7 +129,7 @@ Tensor Arena::take(Take wanted, DType dtype, const Shape& shape) {
     pass.takes.push_back(std::move(wanted));
     live_.by_owner[static_cast<size_t>(owner)] += bytes;
     if (live_.total() > peak_since_mark_.total()) peak_since_mark_ = live_;
-    peak_beside_communication_ = std::max(peak_beside_communication_, live_.total() - live_.of(Owner::communication));
+    peak_without_communication_ = std::max(peak_without_communication_, live_.total() - live_.of(Owner::communication));
     char* address = kFictitiousBase + kFictitiousTransients + static_cast<int64_t>(cursor_) * (int64_t{1} << 24);
     held_[address] = cursor_++;
     return {address, dtype, shape};
@@ -180,7 +180,7 @@ Tensor Arena::take_in_host(Owner owner, std::string_view name, DType dtype, cons
   current_->taken_in_host += bytes;
   if (host_top_ <= host_transient_bytes_) return tensor;
   host_transient_bytes_ = host_top_;
-  most_in_host_ = host_stack_;
+  max_in_host_ = host_stack_;
   return tensor;
 }
 
@@ -206,9 +206,9 @@ void Arena::mark(const std::string& phase) {
   peak_since_mark_ = live_;
 }
 
-int64_t Arena::take_peak_beside_communication() {
+int64_t Arena::take_peak_without_communication() {
   const int64_t now = live_.total() - live_.of(Owner::communication);
-  return std::max(now, std::exchange(peak_beside_communication_, now));
+  return std::max(now, std::exchange(peak_without_communication_, now));
 }
 
 int64_t Arena::peak_transient(const std::string& name) const {
@@ -315,7 +315,7 @@ std::vector<PlanEntry> Arena::peak_entries() const {
   std::map<std::pair<int, std::string>, int64_t> sums, in_host;
   for (const auto& [entry, offset] : persistents_)
     (entry.place == Place::host ? in_host : sums)[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
-  for (const PlanEntry& entry : most_in_host_) in_host[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
+  for (const PlanEntry& entry : max_in_host_) in_host[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   if (largest) {
     // The peak is the first event at which the sum of live bytes is largest.
     std::vector<int64_t> change(static_cast<size_t>(largest->events) + 1, 0);

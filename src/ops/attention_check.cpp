@@ -93,8 +93,8 @@ void check_args(const Rotary& args) {
   check.floating(args.x, "x");
   check.layout(args.x, "x");
   const int64_t d = args.head_size;
-  if (d < 2 || d % 2 != 0 || d > 2 * Rotary::kMostFrequencies || args.x.cols() % d != 0) [[unlikely]]
-    check.fail(concat("head_size ", d, " is not an even number of at most ", 2 * Rotary::kMostFrequencies,
+  if (d < 2 || d % 2 != 0 || d > 2 * Rotary::kMaxFrequencies || args.x.cols() % d != 0) [[unlikely]]
+    check.fail(concat("head_size ", d, " is not an even number of at most ", 2 * Rotary::kMaxFrequencies,
                       " that divides ", args.x.cols(), " columns"));
   if (args.rotated < 0 || args.rotated % 2 != 0 || args.rotated > d) [[unlikely]]
     check.fail(concat("rotated ", args.rotated, " is not an even number of at most the head size, ", d));
@@ -166,10 +166,10 @@ void check_args(const AttentionBackward& args) {
 namespace {
 
 void check_relative_bias(const Checker& check, const RelativeBias& args) {
-  if (args.distances < 1 || args.distances > RelativeBias::kMostBuckets || args.first[0] != 0 ||
+  if (args.distances < 1 || args.distances > RelativeBias::kMaxBuckets || args.first[0] != 0 ||
       (args.directed != 0 && args.directed != args.distances)) [[unlikely]]
     check.fail(concat("distances is ", args.distances, " and directed ", args.directed, ", expected 1 to ",
-                      RelativeBias::kMostBuckets, " buckets from distance 0 on, and as many of keys ahead or none"));
+                      RelativeBias::kMaxBuckets, " buckets from distance 0 on, and as many of keys ahead or none"));
   for (int64_t i = 1; i < args.distances; ++i)
     check.require(args.first[i] >= args.first[i - 1], "first descends");
   check.relative(args.scores, args.table.cols());

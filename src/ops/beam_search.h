@@ -56,8 +56,8 @@ struct BeamArrays {
 struct BeamPlan {
   bool ended;
   int32_t end;                                     ///< a DecodeEnd
-  BeamCandidate next[BeamStep::kMostBeams];        ///< the running beams
-  int32_t finished_from[BeamStep::kMostBeams];     ///< old finished beam, or kMostBeams + candidate
+  BeamCandidate next[BeamStep::kMaxBeams];        ///< the running beams
+  int32_t finished_from[BeamStep::kMaxBeams];     ///< old finished beam, or kMaxBeams + candidate
 };
 
 /// Plans the step of a text with `length` ids; `best` are its candidates in order. Updates the text's scalars and the
@@ -97,7 +97,7 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
       plan.finished_from[b] = plan.finished_from[b - 1];
     }
     finished_scores[place] = score, finished_lengths[place] = static_cast<int32_t>(length + 1);
-    plan.finished_from[place] = static_cast<int32_t>(BeamStep::kMostBeams + i);
+    plan.finished_from[place] = static_cast<int32_t>(BeamStep::kMaxBeams + i);
   }
 
   // Closes the text if the best running beam cannot beat the worst finished one under length_penalty.
@@ -126,7 +126,7 @@ BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const Beam
     for (int64_t b = 0; b < beams; ++b) ids[b * most] = id_of(plan.next[b]);
     for (int64_t b = beams - 1; b >= 0; --b) {  // finished beams only move to higher indices
       const int32_t from = plan.finished_from[b];
-      if (from >= BeamStep::kMostBeams) finished[b * most] = id_of(best[from - BeamStep::kMostBeams]);
+      if (from >= BeamStep::kMaxBeams) finished[b * most] = id_of(best[from - BeamStep::kMaxBeams]);
       else if (from != b) finished[b * most] = finished[from * most];
     }
   }

@@ -70,11 +70,11 @@ BLIPFT_HOST_DEVICE float block_scale(uint32_t magnitude) {
   return std::bit_cast<float>(magnitude < 0x7f800000u ? magnitude : 0x7fc00000u);
 }
 /// A block with a smaller scale is encoded as zeros because top / scale could overflow.
-constexpr float kLeastScale = 0x1p-119f;
+constexpr float kMinScale = 0x1p-119f;
 /// Returns the factor that scales a block's numbers before they are encoded: `top` (1, or 127 for int8) / scale, or 0
 /// for a too small or NaN scale.
 BLIPFT_HOST_DEVICE float code_factor(float scale, float top) {
-  return scale >= kLeastScale ? top / scale : 0.0f;
+  return scale >= kMinScale ? top / scale : 0.0f;
 }
 
 /// Counts the midpoints of a dynamic table below a number with one look-up. Numbers in [2^-23, 1] with equal exponent
@@ -117,8 +117,8 @@ inline constexpr MidpointIndex<7> kDynamic8UnsignedIndex(kDynamic8Unsigned);
 template <int kBits>
 BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, int32_t magnitude, uint32_t or_equal) {
   using Index = MidpointIndex<kBits>;
-  constexpr auto kLeast = static_cast<int32_t>(Index::kFirst << Index::kShift), kOne = std::bit_cast<int32_t>(1.0f);
-  const int32_t least = magnitude > kLeast ? magnitude : kLeast;
+  constexpr auto kMin = static_cast<int32_t>(Index::kFirst << Index::kShift), kOne = std::bit_cast<int32_t>(1.0f);
+  const int32_t least = magnitude > kMin ? magnitude : kMin;
   const auto bits = static_cast<uint32_t>(least < kOne ? least : kOne);
   return (entries[(bits >> Index::kShift) - Index::kFirst] + (bits & Index::kMask) + or_equal) / Index::kCount;
 }

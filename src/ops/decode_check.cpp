@@ -10,7 +10,7 @@ namespace blipft {
 namespace {
 
 /// Maximum length of a row of logits: its weights, each up to 2^44, are summed in 64 bits (ops/token_math.h).
-constexpr int64_t kMostTokens = int64_t{1} << 19;
+constexpr int64_t kMaxTokens = int64_t{1} << 19;
 
 /// Returns the number of slots.
 int64_t check_state(const Checker& check, const DecodeState& state) {
@@ -55,8 +55,8 @@ void check_rules(const Checker& check, const TokenRules& rules) {
 
 void check_logits(const Checker& check, const Tensor& logits) {
   check.floating(logits, "logits");
-  if (logits.cols() < 1 || logits.cols() > kMostTokens) [[unlikely]]
-    check.fail(concat("logits has rows of ", logits.cols(), ", expected 1 to ", kMostTokens));
+  if (logits.cols() < 1 || logits.cols() > kMaxTokens) [[unlikely]]
+    check.fail(concat("logits has rows of ", logits.cols(), ", expected 1 to ", kMaxTokens));
 }
 
 }  // namespace
@@ -180,9 +180,9 @@ void check_args(const BeamStep& args) {
   else if (rows > texts) [[unlikely]]
     check.fail(concat("there are rows of ", rows, " texts without numbers, but ", texts, " texts"));
   const int64_t candidates = std::max<int64_t>(2, 1 + (args.rules.ends ? args.rules.ends.numel() : 0)) * beams;
-  if (beams > BeamStep::kMostBeams || candidates > std::min(BeamStep::kMostCandidates, args.logits.cols())) [[unlikely]]
-    check.fail(concat(beams, " beams with ", candidates, " candidates, expected at most ", BeamStep::kMostBeams,
-                      " beams and ", std::min(BeamStep::kMostCandidates, args.logits.cols()), " candidates"));
+  if (beams > BeamStep::kMaxBeams || candidates > std::min(BeamStep::kMaxCandidates, args.logits.cols())) [[unlikely]]
+    check.fail(concat(beams, " beams with ", candidates, " candidates, expected at most ", BeamStep::kMaxBeams,
+                      " beams and ", std::min(BeamStep::kMaxCandidates, args.logits.cols()), " candidates"));
   check.require(!args.rules.sample, "beams are not sampled: rules.sample must be off");
   check_rules(check, args.rules);
   check.require(std::isfinite(args.length_penalty), "length_penalty is not a finite number");

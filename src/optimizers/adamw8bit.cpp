@@ -11,7 +11,7 @@ class AdamW8bit : public DecayingOptimizer {
  public:
   explicit AdamW8bit(const OptimizerSettings& settings) : DecayingOptimizer(settings), plain_(make_adamw(settings)) {}
   std::vector<StateSpec> states(const Parameter& parameter, DType) const override {
-    const bool small = parameter.numel() < kLeastElements || parameter.kind == ParameterKind::embedding ||
+    const bool small = parameter.numel() < kMinElements || parameter.kind == ParameterKind::embedding ||
                        parameter.offset % code_block(CodeBook::dynamic8) != 0;
     const Format* const f32 = &plain_format(DType::f32);
     return {{"exp_avg", small ? f32 : &mean_format()}, {"exp_avg_sq", small ? f32 : &square_format()}};
@@ -37,7 +37,7 @@ class AdamW8bit : public DecayingOptimizer {
   }
 
  private:
-  static constexpr int64_t kLeastElements = 4096;
+  static constexpr int64_t kMinElements = 4096;
   static const Format& mean_format() { return quantized_format(CodeBook::dynamic8); }
   static const Format& square_format() { return quantized_format(CodeBook::dynamic8_unsigned); }
 

@@ -56,7 +56,7 @@ class JpegReader {
     if (setjmp(error_.jump)) return false;
     jpeg_create_decompress(&info_);
     info_.progress = &watch_;
-    info_.mem->max_memory_to_use = most_jpeg_bytes;
+    info_.mem->max_memory_to_use = max_jpeg_bytes;
     if (metadata) jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xffff);
     jpeg_mem_src(&info_, const_cast<uint8_t*>(bytes_), static_cast<unsigned long>(size_));  // const in newer versions
     jpeg_read_header(&info_, TRUE);
@@ -123,9 +123,9 @@ class JpegReader {
     std::longjmp(state->jump, 1);
   }
   static void watch_scans(j_common_ptr info) {
-    if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= most_jpeg_scans) return;
+    if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= max_jpeg_scans) return;
     auto* state = reinterpret_cast<ErrorState*>(info->err);
-    std::snprintf(state->text, sizeof state->text, "it has more than %d scans", static_cast<int>(most_jpeg_scans));
+    std::snprintf(state->text, sizeof state->text, "it has more than %d scans", static_cast<int>(max_jpeg_scans));
     std::longjmp(state->jump, 1);
   }
 
@@ -156,9 +156,9 @@ Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, co
     refuse_picture(name, concat("a JPEG with ", components, " channels; 1 (gray), 3 (colour) or 4 (CMYK) are expected"));
   Image image;
   set_picture_size(image, reader.width(), reader.height(), name);
-  if (const int64_t kept = reader.kept_bytes(); kept > most_jpeg_bytes)
+  if (const int64_t kept = reader.kept_bytes(); kept > max_jpeg_bytes)
     refuse_picture(name, concat("a progressive JPEG of ", image.width, " x ", image.height, " pixels, which takes ", kept,
-                      " bytes besides its pixels, at most ", most_jpeg_bytes,
+                      " bytes besides its pixels, at most ", max_jpeg_bytes,
                       " are accepted; store it as a baseline JPEG, or smaller"));
   if (!reader.start()) refuse_picture(name, reader.message());
   std::vector<uint8_t> cmyk(components == 4 ? static_cast<size_t>(image.width * 4) : 0);
@@ -413,9 +413,9 @@ void refuse_picture(const std::string& name, const std::string& what) {
 
 void set_picture_size(Image& image, int64_t width, int64_t height, const std::string& name) {
   if (width <= 0 || height <= 0) refuse_picture(name, "it has no pixels");
-  if (width > most_picture_side || height > most_picture_side || width > most_picture_pixels / height)
-    refuse_picture(name, concat(width, " x ", height, " pixels, at most ", most_picture_pixels, " pixels, and ",
-                                most_picture_side, " a side, are accepted"));
+  if (width > max_picture_side || height > max_picture_side || width > max_picture_pixels / height)
+    refuse_picture(name, concat(width, " x ", height, " pixels, at most ", max_picture_pixels, " pixels, and ",
+                                max_picture_side, " a side, are accepted"));
   image.width = width;
   image.height = height;
 }

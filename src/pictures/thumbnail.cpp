@@ -64,12 +64,12 @@ class JpegWriter {
 
 }  // namespace
 
-std::vector<uint8_t> thumbnail_jpeg(const Image& image, int64_t most_side) {
+std::vector<uint8_t> thumbnail_jpeg(const Image& image, int64_t max_side) {
   const int64_t side = std::max(image.width, image.height);
   JpegWriter writer;
-  if (side <= most_side)
+  if (side <= max_side)
     return writer.write(image.rgb.data(), image.width, image.height) ? writer.bytes() : std::vector<uint8_t>();
-  const auto scaled = [&](int64_t length) { return std::max<int64_t>(1, (length * most_side + side / 2) / side); };
+  const auto scaled = [&](int64_t length) { return std::max<int64_t>(1, (length * max_side + side / 2) / side); };
   const Image small = resize_bicubic(image, scaled(image.width), scaled(image.height));
   return writer.write(small.rgb.data(), small.width, small.height) ? writer.bytes() : std::vector<uint8_t>();
 }

@@ -8,8 +8,8 @@
 
 namespace blipft {
 
-/// Returns `image` as a JPEG with no side longer than `most_side`; a smaller picture keeps its size. Returns an empty
+/// Returns `image` as a JPEG with no side longer than `max_side`; a smaller picture keeps its size. Returns an empty
 /// vector if the JPEG cannot be written.
-std::vector<uint8_t> thumbnail_jpeg(const Image& image, int64_t most_side);
+std::vector<uint8_t> thumbnail_jpeg(const Image& image, int64_t max_side);
 
 }  // namespace blipft

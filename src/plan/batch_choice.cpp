@@ -32,7 +32,7 @@ std::string seconds_text(double seconds) {
 }
 
 // As far as they are not what a run file without them has.
-std::string beside_text(const ChosenSettings& settings) {
+std::string background_text(const ChosenSettings& settings) {
   std::string text;
   if (settings.act_ckpt != LayerCheckpointing::none) text += concat(", act_ckpt ", settings.act_ckpt);
   if (settings.reshard != ReshardPolicy::automatic) text += concat(", reshard ", settings.reshard);
@@ -42,7 +42,7 @@ std::string beside_text(const ChosenSettings& settings) {
 
 // "16 x 2, act_ckpt full"
 std::string short_text(const ChosenSettings& settings) {
-  return concat(settings.batch_size, " x ", settings.micro_batches, beside_text(settings));
+  return concat(settings.batch_size, " x ", settings.micro_batches, background_text(settings));
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ void ChosenSettings::apply(Config& config) const {
 
 std::string ChosenSettings::description() const {
   return concat(counted(batch_size, "sample"), " x ", micro_batches, " micro-batch", micro_batches == 1 ? "" : "es",
-                beside_text(*this));
+                background_text(*this));
 }
 
 Config before_choice(const Config& asked, int64_t ranks) {
@@ -93,7 +93,7 @@ bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings
   if (settings.batch_size == 0) return false;
   const Config like = with_micro_batches(asked, ranks, std::max<int64_t>(1, settings.micro_batches));
   const ParallelSection& parallel = asked.parallel;
-  return like.train.batch_size <= settings.batch_size && settings.batch_size <= kMostSamplesAtOnce &&
+  return like.train.batch_size <= settings.batch_size && settings.batch_size <= kMaxSamplesAtOnce &&
          settings.micro_batches <= share_of_a_step(asked, ranks) &&
          (asked.train.accumulate_grad_batches == 0 || asked.train.accumulate_grad_batches == settings.micro_batches) &&
          (!given("train.act_ckpt") || asked.train.act_ckpt == settings.act_ckpt) &&
@@ -130,7 +130,7 @@ size_t BatchChoice::open() const {
   if (std::any_of(rows.begin(), rows.end(), [](const FitRow& row) { return row.host_bytes > 0; })) return 0;
   const auto is_close = [&](const FitRow& row) { return FitSearch::close(rows.front(), row); };
   const auto end = std::find_if_not(rows.begin(), rows.end(), is_close);
-  const size_t count = std::min(static_cast<size_t>(end - rows.begin()), ChoiceTiming::kMost);
+  const size_t count = std::min(static_cast<size_t>(end - rows.begin()), ChoiceTiming::kMax);
   return count > 1 ? count : 0;
 }
 

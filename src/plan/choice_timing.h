@@ -24,7 +24,7 @@ struct TimingAllowance {
 /// The candidates come best estimate first, all of them close to the best: see FitSearch::close().
 class ChoiceTiming {
  public:
-  static constexpr size_t kMost = 3;       ///< candidates
+  static constexpr size_t kMax = 3;       ///< candidates
   static constexpr double kSeconds = 5;    ///< for all of them, what comes before their steps included
 
   /// Seconds since the timing began. Where ranks choose together, it says the same on each.

@@ -62,7 +62,7 @@ MemoryPlan plan_generation(const Config& config, Model& model, const GroupSizes&
 
 MemoryPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found) {
   const int64_t beams = choice.settings.beams, batch_size = config.generate.batch_size;
-  const int64_t max = most_slots(choice.settings, batch_size, choice.work.texts, choice.gpu);
+  const int64_t max = max_slots(choice.settings, batch_size, choice.work.texts, choice.gpu);
   std::vector<StrategyKind> strategies = {StrategyKind::single};
   if (config.parallel.strategy == StrategyKind::fsdp && choice.ranks > 1) strategies = {StrategyKind::fsdp};
   else if (choice.ranks > 1) strategies.push_back(StrategyKind::fsdp);
@@ -82,7 +82,7 @@ MemoryPlan choose_generation(const Config& config, Model& model, const Generatio
 void plan_validation_texts(const EvaluationWork& work, bool gpu, MemoryPlan& plan) {
   const TextsToGenerate texts = work.of_rank(plan.ranks.all());
   const int64_t room = peak_of_passes(*plan.arena, plan.arena->passes()), beams = work.settings.beams;
-  const int64_t max = most_slots(work.settings, work.batch_size, texts.texts, gpu);
+  const int64_t max = max_slots(work.settings, work.batch_size, texts.texts, gpu);
   const bool fixed = work.batch_size > 0;
   const auto fits = [&](int64_t slots, bool keeps) {
     DecodeProgramSettings settings = decode_settings(work.settings, work.inputs, texts, slots, gpu);

@@ -86,7 +86,7 @@ MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPla
 
 // Bytes of plan_memory()'s plan where memory is short, and of what is outside of it, from one dry run:
 // with_idle_memory_used() stays within the limit.
-int64_t least_planned_bytes(const PlannedRun& run) {
+int64_t min_planned_bytes(const PlannedRun& run) {
   const bool hold = cuts_parameters(strategy_of(run.config, run.ranks.all())) &&
                     run.config.parallel.reshard == ReshardPolicy::step;
   const MemoryPlan plan = dry_run(run, hold);
@@ -218,7 +218,7 @@ int64_t largest_batch(const Config& config, Model& model, const GroupSizes& rank
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
     other.train.total_batch_size = 0;
-    return least_planned_bytes({.config = other, .model = model, .ranks = ranks, .text_shapes = text_shapes(other),
+    return min_planned_bytes({.config = other, .model = model, .ranks = ranks, .text_shapes = text_shapes(other),
                                 .policy = nullptr, .evaluation = evaluation, .gpu = true}) <= device_bytes;
   };
   if (!fits(1)) return 0;
@@ -259,7 +259,7 @@ std::string decoding_text(const MemoryPlan& plan) {
   std::erase_if(steps, [&](const std::string& pass) { return std::count(passes.begin(), passes.end(), pass) > 0; });
   const int64_t bytes = peak_of_passes(*plan.arena, passes), more = bytes - peak_of_passes(*plan.arena, steps);
   const bool gathers = cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
-  return concat("generation at validations: ", counted(settings.slots / settings.beams, "text"), " of up to ", settings.most_ids,
+  return concat("generation at validations: ", counted(settings.slots / settings.beams, "text"), " of up to ", settings.max_ids,
                 " tokens at once", settings.beams > 1 ? concat(", ", settings.beams, " beams each") : "", ", keys and values ",
                 memory_text(program.cache_bytes()), ", in all ", memory_text(bytes),
                 more > 0 ? concat(", ", memory_text(more), " more than a step takes") : ", where a step's activations lie",

@@ -10,7 +10,7 @@ namespace {
 void choose(TrainingPlan& plan, const Config& asked, const TrainingFacts& facts) {
   const FitSearch search(asked, facts.node_ranks, facts.left.device, *facts.texts, *facts.model, rates_of(facts.device));
   plan.choice = choose_batch(search, asked, facts.ranks, facts.left.device, facts.left.host, facts.kept,
-                             facts.times_steps ? ChoiceTiming::kMost : 2);
+                             facts.times_steps ? ChoiceTiming::kMax : 2);
   if (!facts.times_steps) plan.choice.reason = choice_text_of_cpus(plan.choice, facts.left.device);
   else
     for (size_t i = 0; i < plan.choice.open(); ++i) plan.candidates.push_back(timed_step(search, plan.choice.rows[i]));

@@ -99,9 +99,9 @@ ParameterStore::ParameterStore(StoreContext context) : context_(std::move(contex
   gradients_ = pools.whole(gradients);
   if (trains_)
     squares_ = context_.arena->persistent(Owner::optimizer, "sums of squares of gradients", DType::f32, {squares});
-  if (most_decoded_ > 0)
+  if (max_decoded_ > 0)
     staging_ = context_.arena->persistent(Owner::workspace, "optimizer states being updated", DType::f32,
-                                          {static_cast<int64_t>(most_decoded_) * kDecodedElements});
+                                          {static_cast<int64_t>(max_decoded_) * kDecodedElements});
 }
 
 void ParameterStore::lay_out(const Unit& unit) {
@@ -121,18 +121,18 @@ void ParameterStore::lay_out(const Unit& unit) {
       states.push_back({spec.format, std::vector<Tensor>(spec.format->planes().size()), range.count});
       if (spec.format->plain()) continue;
       BLIPFT_CHECK(kDecodedElements % spec.format->block() == 0, "blocks of ", spec.format->block(), " elements");
-      if (spec.initial != 0) most_decoded_ = std::max<size_t>(most_decoded_, 1);
+      if (spec.initial != 0) max_decoded_ = std::max<size_t>(max_decoded_, 1);
       ++decoded;
     }
     const bool decodes = !context_.optimizer->takes(range.specs);
-    if (decodes) most_decoded_ = std::max(most_decoded_, decoded);
+    if (decodes) max_decoded_ = std::max(max_decoded_, decoded);
     held.ranges.push_back({.first = range.first, .count = range.count, .squares = 0, .decoded = decodes,
                            .decays = range.decays, .specs = std::move(range.specs), .states = std::move(states)});
   }
   if (!transient_gradients()) return;
   held.consumed = context_.device->create_event();
-  most_consumed_bytes_ = std::max(
-      most_consumed_bytes_, kUnitsInFlight * held.shard.padded * dtype_size(context_.types.gradient));
+  max_consumed_bytes_ = std::max(
+      max_consumed_bytes_, kUnitsInFlight * held.shard.padded * dtype_size(context_.types.gradient));
 }
 
 void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
@@ -176,7 +176,7 @@ void ParameterStore::request_states(Pools& pools, const Unit& unit, int64_t& squ
   Held& held = of(unit);
   using Kind = std::tuple<std::string, DType, Place>;
   std::map<Kind, int64_t> room;
-  int64_t most_squares = 0;
+  int64_t max_squares = 0;
   for (int64_t index = 0; index < context_.shards; ++index) {
     std::map<Kind, int64_t> needed;
     int64_t sums = 0;
@@ -190,10 +190,10 @@ void ParameterStore::request_states(Pools& pools, const Unit& unit, int64_t& squ
       sums += squares_count(range.count);
     }
     for (const auto& [kind, elements] : needed) room[kind] = std::max(room[kind], elements);
-    most_squares = std::max(most_squares, sums);
+    max_squares = std::max(max_squares, sums);
   }
   int64_t at = squares;
-  squares += most_squares;
+  squares += max_squares;
   for (Range& range : held.ranges) {
     range.squares = at;
     at += squares_count(range.count);
@@ -291,7 +291,7 @@ Tensor ParameterStore::gradient(const Unit& unit) {
   if (!transient_gradients() || held.gradient || !unit.trainable) return held.gradient;
   Device& device = *context_.device;
   // The limit is some whole units: many shards, or many small units, so that compute hardly has to wait for updates.
-  while (consumed_bytes_ > most_consumed_bytes_) {
+  while (consumed_bytes_ > max_consumed_bytes_) {
     device.wait(device.compute_stream(), consumed_.front().done);
     consumed_bytes_ -= consumed_.front().gradient.bytes();
     context_.arena->give(consumed_.front().gradient);

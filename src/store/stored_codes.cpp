@@ -22,14 +22,14 @@ std::optional<CodeBook> multiplied_book(const Section& section) {
 }
 
 // Returns true if callers that pass `left` to acquire_codes() read this parameter as it is stored.
-bool is_left(const Section& section, const Section::Piece& piece, CodesTaken left) {
-  if (left == CodesTaken::blocks) return multiplied_book(section).has_value();
+bool is_left(const Section& section, const Section::Piece& piece, AcceptedEncodings left) {
+  if (left == AcceptedEncodings::blocks) return multiplied_book(section).has_value();
   const std::vector<int64_t>& shape = piece.parameter->shape;
-  return left == CodesTaken::fp8 && section.format->scaled() && shape.size() == 2 && shape[1] % kFp8Alignment == 0;
+  return left == AcceptedEncodings::fp8 && section.format->scaled() && shape.size() == 2 && shape[1] % kFp8Alignment == 0;
 }
 
 // Returns the parameter that begins with element `first` of the flat buffer, if the section has it and is_left().
-const Section::Piece* left_at(const Section& section, int64_t first, CodesTaken left) {
+const Section::Piece* left_at(const Section& section, int64_t first, AcceptedEncodings left) {
   const auto found = std::find_if(section.pieces.begin(), section.pieces.end(),
                                   [&](const auto& piece) { return piece.flat == first; });
   return found != section.pieces.end() && is_left(section, *found, left) ? &*found : nullptr;
@@ -65,19 +65,19 @@ std::optional<Quantized> ParameterStore::codes(const Unit& unit, const std::vect
                                                int64_t count) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
-    if (const Section::Piece* piece = left_at(sections[s], first, CodesTaken::blocks)) {
+    if (const Section::Piece* piece = left_at(sections[s], first, AcceptedEncodings::blocks)) {
       const Stored part = part_from(unit, sections[s], *piece, gathered.at(s), count);
       return Quantized{*multiplied_book(sections[s]), part.planes.at(0), part.planes.at(1), {}};
     }
   return std::nullopt;
 }
 
-bool ParameterStore::read_as_stored(const Section& section, CodesTaken taken) const {
-  return taken == CodesTaken::blocks && section.format == &plain_format(context_.types.compute);
+bool ParameterStore::read_as_stored(const Section& section, AcceptedEncodings taken) const {
+  return taken == AcceptedEncodings::blocks && section.format == &plain_format(context_.types.compute);
 }
 
 std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, const std::vector<Stored>& gathered,
-                                                          CodesTaken taken) const {
+                                                          AcceptedEncodings taken) const {
   std::vector<UnitWeights::Range> ranges;
   if (flat(unit)) return ranges;
   const std::vector<Section>& sections = of(unit).sections;
@@ -99,7 +99,7 @@ std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, cons
 Fp8Matrix ParameterStore::fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
-    if (const Section::Piece* piece = left_at(sections[s], first, CodesTaken::fp8))
+    if (const Section::Piece* piece = left_at(sections[s], first, AcceptedEncodings::fp8))
       return {part_from(unit, sections[s], *piece, gathered.at(s), count).planes.at(0), scale_of(sections[s], piece->matrix)};
   return {};
 }
@@ -107,11 +107,11 @@ Fp8Matrix ParameterStore::fp8_codes(const Unit& unit, const std::vector<Stored>&
 bool ParameterStore::in_fp8(const Unit& unit, int64_t first) const {
   const std::vector<Section>& sections = of(unit).sections;
   return std::any_of(sections.begin(), sections.end(),
-                     [&](const Section& section) { return left_at(section, first, CodesTaken::fp8) != nullptr; });
+                     [&](const Section& section) { return left_at(section, first, AcceptedEncodings::fp8) != nullptr; });
 }
 
 void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
-                            CodesTaken left) const {
+                            AcceptedEncodings left) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s) {
     if (read_as_stored(sections[s], left)) continue;
@@ -133,7 +133,7 @@ void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathere
   }
 }
 
-bool ParameterStore::decodes(const Unit& unit, CodesTaken left) const {
+bool ParameterStore::decodes(const Unit& unit, AcceptedEncodings left) const {
   if (flat(unit)) return false;
   const std::vector<Section>& sections = of(unit).sections;
   return std::any_of(sections.begin(), sections.end(), [&](const Section& section) {

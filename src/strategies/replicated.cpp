@@ -25,7 +25,7 @@ Fp8Matrix Replicated::fp8_codes(const Unit& unit, int64_t first, int64_t count) 
   return store_.fp8_codes(unit, stored(unit), first, count);
 }
 
-Tensor Replicated::acquire(const Unit& unit, CodesTaken left) {
+Tensor Replicated::acquire(const Unit& unit, AcceptedEncodings left) {
   if (store_.flat(unit)) return store_.weights(unit);
   Decoded& decoded = decoded_[static_cast<size_t>(unit.index)];
   if (decoded.uses++ > 0) {
@@ -39,7 +39,7 @@ Tensor Replicated::acquire(const Unit& unit, CodesTaken left) {
   return decoded.flat;
 }
 
-UnitWeights Replicated::acquire_codes(const Unit& unit, CodesTaken taken) {
+UnitWeights Replicated::acquire_codes(const Unit& unit, AcceptedEncodings taken) {
   const Tensor flat = acquire(unit, taken);
   return {flat, store_.as_stored(unit, stored(unit), taken)};
 }

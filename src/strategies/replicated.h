@@ -8,8 +8,8 @@ namespace blipft {
 class Replicated : public Strategy {
  public:
   explicit Replicated(const StrategyContext& context);
-  Tensor acquire(const Unit& unit) override { return acquire(unit, CodesTaken::none); }
-  UnitWeights acquire_codes(const Unit& unit, CodesTaken taken) override;
+  Tensor acquire(const Unit& unit) override { return acquire(unit, AcceptedEncodings::none); }
+  UnitWeights acquire_codes(const Unit& unit, AcceptedEncodings taken) override;
   std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override;
   Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const override;
   void release(const Unit& unit) override;
@@ -23,9 +23,9 @@ class Replicated : public Strategy {
   struct Decoded {                         // a unit that is stored in another format than the compute dtype
     Tensor flat;
     int64_t uses = 0;
-    CodesTaken left = CodesTaken::none;    // elements left out by acquire_codes()
+    AcceptedEncodings left = AcceptedEncodings::none;    // elements left out by acquire_codes()
   };
-  Tensor acquire(const Unit& unit, CodesTaken left);
+  Tensor acquire(const Unit& unit, AcceptedEncodings left);
   std::vector<Stored> stored(const Unit& unit) const;
 
   std::vector<Decoded> decoded_;           // per unit

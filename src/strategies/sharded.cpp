@@ -29,8 +29,8 @@ namespace blipft {
 namespace {
 constexpr size_t kReducedAfter = 3;        // after this many acquires, compute hardly has to wait for a reduction
 // A reduction has certainly finished after this many acquires of this many times its bytes: gathers may use its memory.
-constexpr size_t kSurelyReducedAfter = 8;
-constexpr int64_t kSurelyReducedTimes = 4;
+constexpr size_t kReducedAfterAcquires = 8;
+constexpr int64_t kReducedAfterBytes = 4;
 }
 
 Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
@@ -80,7 +80,7 @@ void Sharded::begin_evaluation(size_t kind, UnitsOfEvaluation units) {
   Strategy::begin_evaluation(kind, units);
   units_ = units;
   if (!keeps()) return begin(evaluations_[kind]);
-  course_ = &evaluations_[kind];           // evaluations_[kind] has no order, so prefetch() gathers nothing
+  acquire_order_ = &evaluations_[kind];           // evaluations_[kind] has no order, so prefetch() gathers nothing
   // Kept tensors are taken before all others and keep their contents for later passes.
   for (const Unit* unit : context_.units) take(*unit, true);
   if (units == UnitsOfEvaluation::kept) return;
@@ -95,9 +95,9 @@ void Sharded::fence() {
   shard.all_reduce(fence_, context_.device->compute_stream());
 }
 
-void Sharded::begin(Course& course) {
+void Sharded::begin(AcquireOrder& course) {
   fence();
-  course_ = &course;
+  acquire_order_ = &course;
   if (!course.order.empty()) course.known = true;
   position_ = issued_ = 0;
   ahead_bytes_ = acquired_bytes_ = 0;
@@ -201,8 +201,8 @@ void Sharded::warm_up(const Tensor& gathered, const Tensor& summed) {
 
 // While the dry run measures (order known, limit unknown): records the peak of other owners since the previous acquire.
 void Sharded::note_memory() {
-  if (course_ != &training_ || !training_.known || measured_) return;
-  const int64_t peak = context_.arena->take_peak_beside_communication();
+  if (acquire_order_ != &training_ || !training_.known || measured_) return;
+  const int64_t peak = context_.arena->take_peak_without_communication();
   if (position_ == 0) return;
   others_.resize(std::max(others_.size(), position_));
   others_[position_ - 1] = peak;
@@ -211,7 +211,7 @@ void Sharded::note_memory() {
 // Returns true if `bytes` more bytes fit below memory_limit_ from now until the acquire at position `until`. The
 // buffers of the next units must fit too; otherwise compute would wait for reductions to end.
 bool Sharded::room_for(int64_t bytes, size_t until) const {
-  if (memory_limit_ == 0 || settings_.hold || course_ != &training_ || position_ == 0) return false;
+  if (memory_limit_ == 0 || settings_.hold || acquire_order_ != &training_ || position_ == 0) return false;
   int64_t most = 0;
   for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p)
     most = std::max(most, others_[p]);
@@ -220,13 +220,13 @@ bool Sharded::room_for(int64_t bytes, size_t until) const {
 
 // Gathers units for the next acquires, as far as prefetch_bytes or memory that is idle until then allows.
 void Sharded::prefetch() {
-  while (course_->known && issued_ < course_->order.size()) {
-    const Unit& unit = *context_.units[static_cast<size_t>(course_->order[issued_])];
+  while (acquire_order_->known && issued_ < acquire_order_->order.size()) {
+    const Unit& unit = *context_.units[static_cast<size_t>(acquire_order_->order[issued_])];
     const Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
     const int64_t bytes = store_.gathered_bytes(unit);
     if (entry.sections.empty() && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes &&
         !room_for(bytes, issued_)) {
-      if (pending_.empty() || !surely_reduced(pending_.front())) return;
+      if (pending_.empty() || !reduction_is_complete(pending_.front())) return;
       retire_oldest();
       continue;
     }
@@ -236,7 +236,7 @@ void Sharded::prefetch() {
 
 // Promises a unit to the next acquire without one: a unit that is already gathered, or else a new gather.
 void Sharded::promise_next() {
-  const Unit& unit = *context_.units[static_cast<size_t>(course_->order[issued_++])];
+  const Unit& unit = *context_.units[static_cast<size_t>(acquire_order_->order[issued_++])];
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   if (entry.sections.empty()) {
     gather(unit);
@@ -245,24 +245,24 @@ void Sharded::promise_next() {
   ++entry.promised;
 }
 
-bool Sharded::surely_reduced(const Pending& reduction) const {
-  return reduction.position + kSurelyReducedAfter < position_ &&
-         acquired_bytes_ - reduction.acquired_bytes >= kSurelyReducedTimes * reduction.full.bytes();
+bool Sharded::reduction_is_complete(const Pending& reduction) const {
+  return reduction.position + kReducedAfterAcquires < position_ &&
+         acquired_bytes_ - reduction.acquired_bytes >= kReducedAfterBytes * reduction.full.bytes();
 }
 
-Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
+Tensor Sharded::acquire(const Unit& unit, AcceptedEncodings left) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   if (keeps()) {
     ++entry.uses;
     return usable(unit, left);
   }
   note_memory();
-  if (!course_->known) {
-    course_->order.push_back(unit.index);
+  if (!acquire_order_->known) {
+    acquire_order_->order.push_back(unit.index);
     if (entry.sections.empty()) gather(unit);
     ++entry.promised;
   } else {
-    BLIPFT_CHECK(position_ < course_->order.size() && course_->order[position_] == unit.index, "unit ", unit.name(),
+    BLIPFT_CHECK(position_ < acquire_order_->order.size() && acquire_order_->order[position_] == unit.index, "unit ", unit.name(),
                  " is acquired out of the known order at place ", position_);
     if (issued_ == position_) promise_next();  // nothing was gathered ahead: gather this unit first
     ++position_;
@@ -270,7 +270,7 @@ Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
   if (!entry.awaited) {
     context_.device->wait(context_.device->compute_stream(), entry.arrived);
     entry.awaited = true;
-    if (course_->known) ahead_bytes_ -= store_.gathered_bytes(unit);
+    if (acquire_order_->known) ahead_bytes_ -= store_.gathered_bytes(unit);
   }
   const Tensor full = usable(unit, left);
   ++entry.uses;
@@ -282,7 +282,7 @@ Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
   return full;
 }
 
-UnitWeights Sharded::acquire_codes(const Unit& unit, CodesTaken taken) {
+UnitWeights Sharded::acquire_codes(const Unit& unit, AcceptedEncodings taken) {
   const Tensor full = acquire(unit, taken);
   return {full, store_.as_stored(unit, gathered_[static_cast<size_t>(unit.index)].sections, taken)};
 }
@@ -300,7 +300,7 @@ void Sharded::release(const Unit& unit) {
 }
 
 // Returns the unit in the compute dtype, after making the compute stream wait for its gather.
-Tensor Sharded::usable(const Unit& unit, CodesTaken left) {
+Tensor Sharded::usable(const Unit& unit, AcceptedEncodings left) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   if (entry.full) {
     BLIPFT_CHECK(store_.flat(unit) || entry.left == left, "unit ", unit.name(),

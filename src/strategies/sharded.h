@@ -19,8 +19,8 @@ class Sharded : public Strategy {
   }
   void begin_step(const Tensor& scalars, float max_norm) override;
   void begin_evaluation(size_t kind, UnitsOfEvaluation units) override;
-  Tensor acquire(const Unit& unit) override { return acquire(unit, CodesTaken::none); }
-  UnitWeights acquire_codes(const Unit& unit, CodesTaken taken) override;
+  Tensor acquire(const Unit& unit) override { return acquire(unit, AcceptedEncodings::none); }
+  UnitWeights acquire_codes(const Unit& unit, AcceptedEncodings taken) override;
   std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override {
     return store_.codes(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
   }
@@ -42,7 +42,7 @@ class Sharded : public Strategy {
     Tensor full;                           // in the compute dtype: the only section itself, or decoded while in use
     int64_t promised = 0;                  // number of acquires for which the buffer is reserved
     int64_t uses = 0;                      // acquires that have not been released yet
-    CodesTaken left = CodesTaken::none;    // elements that acquire_codes() has left out of `full`
+    AcceptedEncodings left = AcceptedEncodings::none;    // elements that acquire_codes() has left out of `full`
     Event arrived;
     bool awaited = false;                  // the compute stream already waits for `arrived`
   };
@@ -54,12 +54,12 @@ class Sharded : public Strategy {
   };
   // The order of acquires in one kind of pass. The first pass after construction records it; later passes prefetch in
   // this order.
-  struct Course {
+  struct AcquireOrder {
     std::vector<int64_t> order;            // unit indices
     bool known = false;
   };
-  void begin(Course& course);
-  bool holds() const { return settings_.hold && course_ == &training_; }
+  void begin(AcquireOrder& course);
+  bool holds() const { return settings_.hold && acquire_order_ == &training_; }
   bool keeps() const { return units_ != UnitsOfEvaluation::as_used; }
   void follow_compute(Stream stream);
   void fence();
@@ -70,10 +70,10 @@ class Sharded : public Strategy {
   bool room_for(int64_t bytes, size_t until) const;
   void prefetch();
   void promise_next();
-  Tensor acquire(const Unit& unit, CodesTaken left);
-  Tensor usable(const Unit& unit, CodesTaken left);
+  Tensor acquire(const Unit& unit, AcceptedEncodings left);
+  Tensor usable(const Unit& unit, AcceptedEncodings left);
   void drop(const Unit& unit);
-  bool surely_reduced(const Pending& reduction) const;
+  bool reduction_is_complete(const Pending& reduction) const;
   void retire(int64_t keep);
   void retire_oldest();
   void reduce(const Unit& unit);
@@ -100,9 +100,9 @@ class Sharded : public Strategy {
   Tensor fence_;                           // f32 [1], which begin_step() all-reduces to wait for all ranks
   Tensor landed_;                          // i64 [1], the clock reading after a gather without observer
 
-  Course training_, *course_ = &training_;
+  AcquireOrder training_, *acquire_order_ = &training_;
   UnitsOfEvaluation units_ = UnitsOfEvaluation::as_used;
-  std::array<Course, kEvaluations> evaluations_;
+  std::array<AcquireOrder, kEvaluations> evaluations_;
   size_t position_ = 0, issued_ = 0;       // acquires done; acquires for which a gather was promised
   int64_t ahead_bytes_ = 0;                // bytes gathered, not yet acquired
   int64_t acquired_bytes_ = 0;             // bytes of all acquires of the step

@@ -12,7 +12,7 @@ namespace {
 
 std::string stripped(const std::string& text) { return std::string(unicode::stripped(text)); }
 
-bool is_learnt(const ChatMessage& message) { return message.role == "assistant" && message.learnt; }
+bool is_label_at(const ChatMessage& message) { return message.role == "assistant" && message.learnt; }
 
 bool has_system(const ChatRequest& request) { return request.messages.front().role == "system"; }
 
@@ -68,7 +68,7 @@ void llama3_turn(const std::string& role, const std::string& content, bool learn
 void llama3_turns(const ChatRequest& request, size_t first, ChatText& text) {
   for (size_t i = first; i < request.messages.size(); ++i) {
     const ChatMessage& message = request.messages[i];
-    llama3_turn(message.role, stripped(message.content), is_learnt(message), text);
+    llama3_turn(message.role, stripped(message.content), is_label_at(message), text);
   }
   if (request.generation) text.add("<|start_header_id|>assistant<|end_header_id|>\n\n");
 }
@@ -97,7 +97,7 @@ void chatml_turn(const std::string& role, const std::string& content, bool learn
 
 void chatml_turns(const ChatRequest& request, ChatText& text) {
   for (const ChatMessage& message : request.messages)
-    chatml_turn(message.role, message.content, is_learnt(message), text);
+    chatml_turn(message.role, message.content, is_label_at(message), text);
   if (request.generation) text.add("<|im_start|>assistant\n");
 }
 
@@ -136,7 +136,7 @@ void qwen3(const ChatRequest& request, ChatText& text) {
     const bool answer = messages[i].role == "assistant";
     const bool last = i + 1 == messages.size();
     chatml_turn(messages[i].role, answer ? qwen3_answer(messages[i], i > question, last) : messages[i].content,
-                is_learnt(messages[i]), text);
+                is_label_at(messages[i]), text);
   }
   if (request.generation) text.add("<|im_start|>assistant\n");
 }
@@ -193,7 +193,7 @@ void gemma_turns(const ChatRequest& request, ChatText& text) {
     const ChatMessage& message = request.messages[i];
     text.add(message.role == "assistant" ? "<start_of_turn>model\n" : "<start_of_turn>user\n");
     if (system && i == 1) text.add(request.messages.front().content + "\n\n");
-    text.add(stripped(message.content) + "<end_of_turn>", is_learnt(message));
+    text.add(stripped(message.content) + "<end_of_turn>", is_label_at(message));
     text.add("\n");
   }
   if (request.generation) text.add("<start_of_turn>model\n");
@@ -222,7 +222,7 @@ void role_turns(const ChatRequest& request, const RoleStyle& style, ChatText& te
   for (const ChatMessage& message : request.messages) {
     if (message.role == "system" && message.content.empty() && !style.empty_system) continue;
     text.add("<|" + message.role + "|>" + style.behind_role);
-    text.add(message.content + style.end, is_learnt(message));
+    text.add(message.content + style.end, is_label_at(message));
     text.add(style.behind_turn);
   }
   if (request.generation)
@@ -241,7 +241,7 @@ void zephyr(const ChatRequest& request, ChatText& text) {
 void phi4(const ChatRequest& request, ChatText& text) {
   for (const ChatMessage& message : request.messages) {
     text.add("<|im_start|>" + message.role + "<|im_sep|>");
-    text.add(message.content + "<|im_end|>", is_learnt(message));
+    text.add(message.content + "<|im_end|>", is_label_at(message));
   }
   if (request.generation) text.add("<|im_start|>assistant<|im_sep|>");
 }
@@ -252,7 +252,7 @@ void olmo2(const ChatRequest& request, ChatText& text) {
   for (const ChatMessage& message : request.messages) {
     const bool answer = message.role == "assistant";
     text.add("<|" + message.role + "|>\n");
-    text.add(message.content + (answer ? request.settings.eos_token : ""), is_learnt(message));
+    text.add(message.content + (answer ? request.settings.eos_token : ""), is_label_at(message));
     if (!answer || &message != &request.messages.back()) text.add("\n");
   }
   if (request.generation) text.add("<|assistant|>\n");

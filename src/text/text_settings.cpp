@@ -26,7 +26,7 @@ auto or_nothing(const Read& read) -> decltype(read()) {
 /// it may be of no use here, and the tokenizer's files have been checked.
 std::string published_template(const std::filesystem::path& directory) {
   const std::string own_file = or_nothing(
-      [&] { return io::read_whole_file((directory / "chat_template.jinja").string(), io::most_json_bytes); });
+      [&] { return io::read_whole_file((directory / "chat_template.jinja").string(), io::max_json_bytes); });
   if (!own_file.empty()) return own_file;
   const nlohmann::json config =
       or_nothing([&] { return io::read_json_file((directory / "tokenizer_config.json").string()); });

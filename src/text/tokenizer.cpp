@@ -17,7 +17,7 @@ namespace blipft {
 namespace {
 
 /// Normalising may make a text longer; a file whose steps double it again and again is refused.
-constexpr size_t most_growth = 64, most_growth_of_short = size_t{1} << 16;
+constexpr size_t max_growth = 64, max_growth_of_short = size_t{1} << 16;
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to,
                      size_t most = std::string::npos) {
@@ -169,7 +169,7 @@ class BpeTokenizer final : public FileTokenizer {
 
   std::string normalized(std::string_view text) const {
     std::string out(text);
-    const size_t most = text.size() * most_growth + most_growth_of_short;
+    const size_t most = text.size() * max_growth + max_growth_of_short;
     size_t table = 0;
     for (const NormalizerStep& step : spec().normalizer) {
       if (step.kind == NormalizerStep::Kind::precompiled) out = characters_[table++].normalized(out);

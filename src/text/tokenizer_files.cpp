@@ -30,7 +30,7 @@ bool is_there(const fs::path& path) {
 
 std::optional<Json> read_json(const fs::path& path) {
   if (!is_there(path)) return std::nullopt;
-  return io::read_json_file(path.string(), most_tokenizer_bytes);
+  return io::read_json_file(path.string(), max_tokenizer_bytes);
 }
 
 bool same_flags(const AddedToken& a, const AddedToken& b) {
@@ -45,7 +45,7 @@ AddedToken* find_added(TokenizerSpec& spec, const std::string& content) {
 
 void read_merges_file(const fs::path& path, TokenizerSpec& spec) {
   BLIPFT_USER_CHECK(is_there(path), path.string(), ": missing; vocab.json needs merges.txt beside it");
-  const std::string text = io::read_whole_file(path.string(), most_tokenizer_bytes);
+  const std::string text = io::read_whole_file(path.string(), max_tokenizer_bytes);
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -243,7 +243,7 @@ void read_vocab_lines(const fs::path& directory, const std::string& tokenizer_cl
   BLIPFT_USER_CHECK(tokenizer_class == "BertTokenizer", (directory / "tokenizer_config.json").string(),
                     ": tokenizer_class is ", brief(tokenizer_class), "; with vocab.txt only BertTokenizer is ",
                     "supported. Save the tokenizer with transformers' save_pretrained, which writes tokenizer.json");
-  const std::string text = io::read_whole_file(spec.file, most_tokenizer_bytes);
+  const std::string text = io::read_whole_file(spec.file, max_tokenizer_bytes);
   Json vocab = Json::object();
   uint64_t id = 0;
   for (size_t begin = 0; begin < text.size(); ++id) {
@@ -267,7 +267,7 @@ void read_sentencepiece(const fs::path& directory, const std::string& tokenizer_
                     "; only {} is supported");
   spec.file = (directory / "tokenizer.model").string();
   SentencePieceSpec model;
-  model.model = io::read_whole_file(spec.file, most_tokenizer_bytes);
+  model.model = io::read_whole_file(spec.file, max_tokenizer_bytes);
   BLIPFT_USER_CHECK(!model.model.empty(), spec.file, ": empty; copy or download it again");
   model.legacy = flag(config, "legacy", true);
   model.add_prefix_space = flag(config, "add_prefix_space", true);

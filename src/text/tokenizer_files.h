@@ -84,9 +84,9 @@ struct TokenizerSpec {
 TokenizerSpec read_tokenizer_files(const std::string& directory, const TokenizerRules& rules);
 
 /// Ids are below this: the model's tables have a place for each.
-constexpr int32_t most_token_ids = 1 << 24;
+constexpr int32_t max_token_ids = 1 << 24;
 /// Of tokenizer.json, merges.txt and the like; the largest known ones have some 35 MB.
-constexpr int64_t most_tokenizer_bytes = int64_t{256} << 20;
+constexpr int64_t max_tokenizer_bytes = int64_t{256} << 20;
 
 /// The id of a token, added or not.
 std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& content);

@@ -40,8 +40,8 @@ AddedToken added_token(const Json& token, bool special) {
 }
 
 int32_t token_id(const Json& id, const std::string& place) {
-  BLIPFT_USER_CHECK(id.is_number_unsigned() && id.get<uint64_t>() < most_token_ids, place, " has the id ",
-                    io::brief(id), "; expected an integer from 0 on, below ", most_token_ids);
+  BLIPFT_USER_CHECK(id.is_number_unsigned() && id.get<uint64_t>() < max_token_ids, place, " has the id ",
+                    io::brief(id), "; expected an integer from 0 on, below ", max_token_ids);
   return id.get<int32_t>();
 }
 
@@ -58,7 +58,7 @@ void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec)
   spec.bpe.vocab.reserve(vocab.size() * 2);
   for (const auto& [token, id] : vocab.items()) {
     // The place is made only where it is needed: there are many tokens.
-    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < most_token_ids;
+    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < max_token_ids;
     spec.bpe.vocab.emplace(token, fits ? id.get<int32_t>()
                                        : token_id(id, concat(file, ": token \"", brief(token), "\"")));
   }
@@ -97,7 +97,7 @@ void read_merges(const Json& merges, const std::string& file, TokenizerSpec& spe
 
 void read_unigram(const Json& model, const std::string& file, TokenizerSpec& spec) {
   const Json &pieces = member(model, "vocab"), &unknown = member(model, "unk_id");
-  BLIPFT_USER_CHECK(pieces.is_array() && !pieces.empty() && pieces.size() < most_token_ids, file, ": model.vocab is ",
+  BLIPFT_USER_CHECK(pieces.is_array() && !pieces.empty() && pieces.size() < max_token_ids, file, ": model.vocab is ",
                     pieces.is_array() ? "empty or too long" : pieces.type_name(), "; expected a list of [token, score]");
   BLIPFT_USER_CHECK(unknown.is_number_unsigned() && unknown.get<uint64_t>() < pieces.size(), file, ": model.unk_id is ",
                     io::brief(unknown), "; only Unigram with a token for what is unknown is supported");
@@ -120,7 +120,7 @@ void read_word_piece(const Json& model, const std::string& file, TokenizerSpec& 
   pieces.vocab.assign(spec.bpe.vocab.begin(), spec.bpe.vocab.end());
   const Json &prefix = member(model, "continuing_subword_prefix"), &most = member(model, "max_input_chars_per_word");
   if (prefix.is_string()) pieces.prefix = prefix.get<std::string>();
-  if (most.is_number_integer()) pieces.most_characters = most.get<int64_t>();
+  if (most.is_number_integer()) pieces.max_characters = most.get<int64_t>();
   const Json& unknown = member(model, "unk_token");
   const auto id = unknown.is_string() ? id_of(spec, unknown.get<std::string>()) : std::nullopt;
   BLIPFT_USER_CHECK(id, file, ": model.unk_token is ", io::brief(unknown), ", which is no token of the vocabulary; ",

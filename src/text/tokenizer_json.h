@@ -20,7 +20,7 @@ std::string content_of(const Json& token);
 AddedToken added_token(const Json& token, bool special);
 
 /// A token's id; `place` (file and key) is for the message. Throws UserError unless it is an integer from 0 to
-/// most_token_ids - 1.
+/// max_token_ids - 1.
 int32_t token_id(const Json& id, const std::string& place);
 /// The same where an object's key is the id.
 int32_t token_id(const std::string& id, const std::string& place);

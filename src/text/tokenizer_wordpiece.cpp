@@ -68,7 +68,7 @@ void WordPieceModel::encode_word(std::string_view word, std::vector<int32_t>& id
     ids.resize(before);
     ids.push_back(spec_.unknown_id);
   };
-  if (static_cast<int64_t>(ends.size()) > spec_.most_characters) return unknown();
+  if (static_cast<int64_t>(ends.size()) > spec_.max_characters) return unknown();
   for (size_t begin = 0; begin < word.size();) {
     const Ids& tokens = begin == 0 ? first_ : later_;
     size_t i = ends.size();

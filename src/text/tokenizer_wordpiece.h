@@ -27,7 +27,7 @@ std::vector<std::string_view> bert_words(std::string_view text);
 struct WordPieceSpec {
   std::vector<std::pair<std::string, int32_t>> vocab;
   std::string prefix = "##";   ///< of tokens that go on with a word
-  int64_t most_characters = 100;  ///< longer words are unknown
+  int64_t max_characters = 100;  ///< longer words are unknown
   int32_t unknown_id = -1;
 };
 

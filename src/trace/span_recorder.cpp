@@ -9,7 +9,7 @@ namespace blipft {
 const std::vector<std::string>& SpanRecorder::phase_names() {
   static constexpr const char* kNames[] = {"forward", "recompute", "backward", "loss", "gather", "reduce_scatter",
                                            "all_reduce", "optimizer", "step", "data_wait"};
-  static_assert(std::size(kNames) == kTracedDoings);
+  static_assert(std::size(kNames) == kTracedOperations);
   static const std::vector<std::string> names(std::begin(kNames), std::end(kNames));
   return names;
 }
@@ -29,13 +29,13 @@ void SpanRecorder::begin_pass(const std::string& pass, Flops flops) {
 
 const std::vector<SpanRecord>& SpanRecorder::current() const { return passes_.at(pass_); }
 
-int64_t SpanRecorder::most_spans() const {
+int64_t SpanRecorder::max_spans() const {
   size_t most = 0;
   for (const auto& [pass, spans] : passes_) most = std::max(most, spans.size());
   return static_cast<int64_t>(most);
 }
 
-void SpanRecorder::open(Doing doing, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream) {
+void SpanRecorder::open(RankOperation doing, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream) {
   std::vector<SpanRecord>& spans = passes_.at(pass_);
   SpanRecord span;
   span.micro_batch = micro_batch_;
@@ -49,7 +49,7 @@ void SpanRecorder::open(Doing doing, int32_t unit, int32_t stream_number, int64_
   spans.push_back(span);
 }
 
-void SpanRecorder::close(Doing doing, int32_t unit, Stream stream) {
+void SpanRecorder::close(RankOperation doing, int32_t unit, Stream stream) {
   const auto found = std::find_if(open_.rbegin(), open_.rend(),
                                   [&](const auto& entry) { return entry.first == std::pair{doing, unit}; });
   BLIPFT_CHECK(found != open_.rend(), "a span ends that was not begun");
@@ -69,8 +69,8 @@ void SpanRecorder::begin(Kind kind, const Unit& unit, int64_t bytes, Stream stre
 void SpanRecorder::end(Kind kind, const Unit& unit, int64_t, Stream stream) {
   close(kind, static_cast<int32_t>(unit.index), stream);
 }
-void SpanRecorder::begin(Doing doing, Stream stream) { open(doing, -1, 0, 0, 0, stream); }
-void SpanRecorder::end(Doing doing, Stream stream) { close(doing, -1, stream); }
+void SpanRecorder::begin(RankOperation doing, Stream stream) { open(doing, -1, 0, 0, 0, stream); }
+void SpanRecorder::end(RankOperation doing, Stream stream) { close(doing, -1, stream); }
 
 std::vector<SpanRecord> SpanRecorder::records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,
                                               const std::function<int64_t(int64_t)>& time_of) const {

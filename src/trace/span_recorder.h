@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "blipft/doing.h"
 #include "blipft/model.h"
+#include "blipft/rank_operation.h"
 #include "blipft/strategy.h"
 #include "blipft/trace.h"
 
@@ -29,22 +29,22 @@ class SpanRecorder : public StepObserver, public CommObserver {
   void begin_pass(const std::string& pass, Flops flops);
   void set_micro_batch(int64_t index) { micro_batch_ = static_cast<int32_t>(index); }
   int64_t spans() const { return static_cast<int64_t>(current().size()); }
-  int64_t most_spans() const;
+  int64_t max_spans() const;
 
   void begin(Phase phase, const Unit& unit, Stream stream) override;
   void end(Phase phase, const Unit& unit, Stream stream) override;
   void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override;
   void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override;
-  void begin(Doing doing, Stream stream);
-  void end(Doing doing, Stream stream);
+  void begin(RankOperation doing, Stream stream);
+  void end(RankOperation doing, Stream stream);
 
   /// Returns the spans of one execution of `pass`. `time_of` converts clock readings to times of the trace.
   std::vector<SpanRecord> records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,
                                   const std::function<int64_t(int64_t)>& time_of) const;
 
  private:
-  void open(Doing doing, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream);
-  void close(Doing doing, int32_t unit, Stream stream);
+  void open(RankOperation doing, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream);
+  void close(RankOperation doing, int32_t unit, Stream stream);
   const std::vector<SpanRecord>& current() const;
 
   Device* device_ = nullptr;
@@ -53,7 +53,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   std::string pass_;
   Flops flops_;
   int32_t micro_batch_ = 0;
-  std::vector<std::pair<std::pair<Doing, int32_t>, size_t>> open_;  // (doing, unit) -> index of the span
+  std::vector<std::pair<std::pair<RankOperation, int32_t>, size_t>> open_;  // (doing, unit) -> index of the span
 };
 
 }  // namespace blipft

@@ -13,9 +13,9 @@ namespace blipft {
 namespace {
 constexpr size_t kPoints = 64;             // number of pairs in the fit of the line: 13 s at 5 pairs a second
 constexpr double kUsualRate = 1e-5;        // expected drift between the clocks, used before there are enough pairs
-constexpr double kMostRate = 1e-3;         // maximum slope with which returned times approach the line
+constexpr double kMaxRate = 1e-3;         // maximum slope with which returned times approach the line
 constexpr double kLeadNs = 1e9;            // time in which returned times reach the line
-constexpr double kLeastErrorNs = 1000;     // minimum error of a pair: no clock is read more precisely
+constexpr double kMinErrorNs = 1000;     // minimum error of a pair: no clock is read more precisely
 constexpr double kJumpNs = 1e6;            // a pair farther from the line means that the system clock was set
 constexpr size_t kKnots = 64;
 constexpr int kTries = 8;
@@ -29,14 +29,14 @@ void ClockMap::add(const ClockPair& pair) {
   }
   const double time = static_cast<double>(pair.device_ns - first_device_ns_);
   const double offset = static_cast<double>(pair.host_ns - pair.device_ns - first_offset_ns_);
-  const double error = std::max(kLeastErrorNs, static_cast<double>(pair.error_ns));
+  const double error = std::max(kMinErrorNs, static_cast<double>(pair.error_ns));
   if (!points_.empty() && std::abs(offset - line(time)) > kJumpNs + error) points_.clear();
   points_.push_back({time, offset, 1 / (error * error)});
   if (points_.size() > kPoints) points_.pop_front();
   fit();
   // Continue from the latest returned time towards the line, which is reached after kLeadNs, then along the line.
   const double here = knots_.empty() ? line(latest_) : told(latest_);
-  const double slope = std::clamp((line(latest_ + kLeadNs) - here) / kLeadNs, -kMostRate, kMostRate);
+  const double slope = std::clamp((line(latest_ + kLeadNs) - here) / kLeadNs, -kMaxRate, kMaxRate);
   while (!knots_.empty() && knots_.back().time >= latest_) knots_.pop_back();
   knots_.push_back({latest_, here, slope});
   knots_.push_back({latest_ + kLeadNs, here + slope * kLeadNs, rate_});
@@ -55,7 +55,7 @@ void ClockMap::fit() {
     xx += p.weight * (p.time - time_) * (p.time - time_);
     xy += p.weight * (p.time - time_) * (p.offset - offset_);
   }
-  rate_ = std::clamp(xy / xx, -kMostRate, kMostRate);
+  rate_ = std::clamp(xy / xx, -kMaxRate, kMaxRate);
 }
 
 double ClockMap::told(double time) const {
@@ -73,7 +73,7 @@ int64_t ClockMap::at(int64_t device_ns) {
 
 int64_t ClockReader::answer() const { return std::atomic_ref<int64_t>(*slot_).load(std::memory_order_acquire); }
 
-bool ClockReader::waiting() const { return asked_ && answer() == 0; }
+bool ClockReader::waiting() const { return requested_ && answer() == 0; }
 
 // Each try gives a lower and an upper bound of the difference between the clocks; all tries together narrow the range.
 // A busy device reads its clock late, but returns the reading without delay. Therefore the difference is the upper
@@ -83,7 +83,7 @@ std::optional<ClockPair> ClockReader::read(int64_t patience_ns) {
   int64_t upper = INT64_MAX, lower = INT64_MIN;
   for (int i = 0; i < kTries && !waiting(); ++i) {
     std::atomic_ref<int64_t>(*slot_).store(0, std::memory_order_release);
-    asked_ = true;
+    requested_ = true;
     const int64_t before = unix_ns();
     ask_();
     int64_t device = 0, after = before;

@@ -64,7 +64,7 @@ class ClockReader {
   int64_t answer() const;
   int64_t* slot_;
   std::function<void()> ask_;
-  bool asked_ = false;
+  bool requested_ = false;
   int64_t way_back_ns_ = INT64_MAX;        // time from a reading until the host sees it: the smallest error so far
 };
 

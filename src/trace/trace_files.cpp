@@ -21,7 +21,7 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostNumber = 999'999'999;  // maximum of a part or rank; a name with a larger number is not a trace's
+constexpr int64_t kMaxNumber = 999'999'999;  // maximum of a part or rank; a name with a larger number is not a trace's
 
 // Removes `word` and the number after it from the front of `name`. Returns false if they are not there.
 bool take_number(std::string_view& name, std::string_view word, int64_t& number) {
@@ -29,7 +29,7 @@ bool take_number(std::string_view& name, std::string_view word, int64_t& number)
   const char* begin = name.data() + word.size();
   const char* end = name.data() + name.size();
   const auto [last, error] = std::from_chars(begin, end, number);
-  if (error != std::errc() || *begin == '-' || number > kMostNumber) return false;
+  if (error != std::errc() || *begin == '-' || number > kMaxNumber) return false;
   name.remove_prefix(static_cast<size_t>(last - name.data()));
   return true;
 }

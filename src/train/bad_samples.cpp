@@ -44,7 +44,7 @@ std::string BadSamples::summary(int64_t samples) const {
   for (const std::string& bad : texts)
     if (listed++ < kListed) text += "\n    " + bad;
   if (texts.size() > kListed) text += "\n    ...";
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     BLIPFT_USER_CHECK(count < samples, place_of(config_, "data.path"), ": data.path: ", config_.data.path,
                       ": no sample could be read: ", text);
   });

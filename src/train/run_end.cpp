@@ -31,7 +31,7 @@ int64_t load_best_weights(const TrainingResources& r, const RunResults& results)
   const BestValidation& best = results.best;
   if (best.steps() < 0 || best.steps() == results.end.steps) return results.end.steps;
   const std::string folder = results.checkpoints.folder_of(best.steps());
-  r.world.together([&] { restore_state(r.weight_context(), io::read_index(folder), folder, 4); });
+  r.world.run_agreeing_on_errors([&] { restore_state(r.weight_context(), io::read_index(folder), folder, 4); });
   if (r.first_rank())
     std::printf("best       %s %.6g, after step %lld; saving these weights\n", best.metric().c_str(), best.value(),
                 static_cast<long long>(best.steps()));

@@ -28,12 +28,12 @@ const HostBatch* RunFaults::next(DataLoader& loader, int64_t step) {
 }
 
 const HostBatch* RunFaults::next_of_validation(DataLoader& loader, int64_t step) {
-  activity_.set({Activity::Phase::validation, Activity::Doing::host, step, -1});
+  activity_.set({Activity::Phase::validation, Activity::RankOperation::host, step, -1});
   return next_batch(loader, concat("validation after step ", step));
 }
 
 const HostBatch* RunFaults::next_batch(DataLoader& loader, const std::string& when) {
-  const Activity::Scope scope(activity_, Activity::Doing::data);
+  const Activity::Scope scope(activity_, Activity::RankOperation::data);
   const HostBatch* batch = loader.next();
   bad_samples_.note(*batch, when);
   return batch;
@@ -47,13 +47,13 @@ void RunFaults::before_saving(int64_t steps, TrainingObserver& observer) {
   const std::string bad = bad_samples_.summary(steps * samples_of_a_step(config_, world_.size()));
   if (!bad.empty()) observer.warning(bad);
   if (nonfinite_.skipped() > 0) observer.warning(nonfinite_.summary(steps));
-  world_.together([&] { nonfinite_.check_run(steps); });
+  world_.run_agreeing_on_errors([&] { nonfinite_.check_run(steps); });
   activity_.phase(Activity::Phase::saving);
   vanished_ = folder_.vanished();
 }
 
 void RunFaults::after_saving(const std::vector<std::string>& saved) const {
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     BLIPFT_USER_CHECK(!vanished_, place_of(config_, "output.path"), ": output.path: ", config_.output.path, ": the ",
                       "folder that the run began with was removed or replaced; what was in it is lost",
                       saved.empty() ? "" : concat("; the model was saved all the same, as ", saved.front()));

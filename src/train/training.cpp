@@ -72,12 +72,12 @@ void TrainingRun::start_records() {
   r.world.broadcast(&start_ns, sizeof start_ns, 0);
   r.run.folder->remove_earlier();
   const int64_t part = r.run.resume && r.config().trace.enabled ? RunTrace::next_part(r.config(), r.world) : 0;
-  r.world.together([&] {
+  r.world.run_agreeing_on_errors([&] {
     faults_.folder_made();
     trace_ = std::make_unique<RunTrace>(r, start_ns, part);
     if (r.plan.memory.loading_bytes > 0) trace_->scratch_memory(-1, "loading", r.plan.memory.loading_bytes);
   });
-  r.world.together([&] {                   // once no rank's trace can refuse the run
+  r.world.run_agreeing_on_errors([&] {                   // once no rank's trace can refuse the run
     if (r.first_rank()) record_ = std::make_unique<RunRecord>(r.config(), record_part(r, part));
   });
 }

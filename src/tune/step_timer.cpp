@@ -16,7 +16,7 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostSteps = 4;          // maximum steps of a measurement, in flight together
+constexpr int64_t kMaxSteps = 4;          // maximum steps of a measurement, in flight together
 constexpr double kFewestSteps = 3;         // a warm-up step, a measured step, and the step before it
 
 // Returns the configuration of a timed step, without evaluation and trace.
@@ -171,7 +171,7 @@ CandidateTime time_connected(StepTimer& timer, const World& world, const TimedSt
   if (const std::string why = failure_of(world, [&] { timer.prepare(); }); !why.empty()) return failed(why);
   if (passed() + kFewestSteps * step.estimate > allowance.left) return {0, "no time was left for its steps"};
   const auto steps = [&](int64_t count) { return world.max(timer.run(count)); };
-  const double first = steps(1), room = std::min((allowance.share - passed()) / first, static_cast<double>(kMostSteps));
+  const double first = steps(1), room = std::min((allowance.share - passed()) / first, static_cast<double>(kMaxSteps));
   return {step.scale * steps(std::max<int64_t>(2, std::llround(std::floor(room))))};
 }
 

@@ -89,12 +89,12 @@ TEST_SUITE("mpi same run") {
   TEST_CASE("an error that all ranks have alike is told as it is, any other with rank and host") {
     const World& world = mpi_world();
     const int64_t last = world.size() - 1;
-    CHECK(agreed([&] { world.together([] { throw UserError("the same"); }); }) == "the same");
+    CHECK(agreed([&] { world.run_agreeing_on_errors([] { throw UserError("the same"); }); }) == "the same");
     const std::string one = agreed([&] {
-      world.together([&] { BLIPFT_USER_CHECK(world.rank() != last, "only here"); });
+      world.run_agreeing_on_errors([&] { BLIPFT_USER_CHECK(world.rank() != last, "only here"); });
     });
     CHECK(one == (last == 0 ? "only here" : concat("rank ", last, " on ", world.host(), ": only here")));
-    const std::string each = agreed([&] { world.together([&] { throw UserError(concat("mine ", world.rank())); }); });
+    const std::string each = agreed([&] { world.run_agreeing_on_errors([&] { throw UserError(concat("mine ", world.rank())); }); });
     const bool named = contains(each, concat("rank 0 on ", world.host()));
     CHECK((last == 0 ? each == "mine 0" : named && each.ends_with(": mine 0")));
   }

@@ -81,7 +81,7 @@ TEST_SUITE("mpi groups") {
     // Only the even ranks fail, and only they hear of it; the lowest of the group, which is the highest, speaks.
     std::string heard;
     try {
-      parity->together([&] { BLIPFT_USER_CHECK(rank % 2 == 1, "rank ", rank, " fails"); });
+      parity->run_agreeing_on_errors([&] { BLIPFT_USER_CHECK(rank % 2 == 1, "rank ", rank, " fails"); });
     } catch (const AgreedError& error) {
       heard = error.what();
     }

@@ -316,7 +316,7 @@ TEST_SUITE("config") {
                             "trace.spans", "output.save_dtype", "train.act_ckpt", "train.limit_val_batches"})
       CHECK(rules_of(key).on_resume == OnResume::allowed);
     CHECK(rules_of("train.max_steps").on_resume == OnResume::length);
-    CHECK(rules_of("output.path").on_resume == OnResume::untold);
+    CHECK(rules_of("output.path").on_resume == OnResume::unreported);
     for (const char* key : {"model.path", "adapter.path", "data.path", "data.val_path", "data.num_workers",
                             "data.prefetch_steps", "parallel.threads"})
       CHECK(rules_of(key).of_each_rank);

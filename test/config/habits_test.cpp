@@ -29,15 +29,15 @@ const std::string lora =
 
 /// A run file, what the command line adds, the value that a key then has, how many keys went, each with a note; and the
 /// key that is refused where all of it comes from the command line ("": it is not).
-struct Win {
+struct OverrideCase {
   std::string file, override_text, key, after;
   size_t notes;
   std::string refused;
 };
 
 // Combinations with several keys and notes; key_conflicts_test.cpp tries every pair of the table.
-const std::vector<Win>& wins() {
-  static const std::vector<Win> rows{
+const std::vector<OverrideCase>& wins() {
+  static const std::vector<OverrideCase> rows{
       {"train: {warmup_steps: 100}\n", "train.max_steps=5", "train.warmup_steps", "0", 1, ""},
       {"train: {warmup_steps: 100, max_steps: 500}\n", "train.max_steps=100", "train.warmup_steps", "0", 1, ""},
       {"train: {warmup_steps: 100, max_steps: 500}\n", "train.max_steps=101", "train.warmup_steps", "100", 0, ""},
@@ -134,7 +134,7 @@ std::string word(const std::string& name, const std::string& text) { return mess
 
 TEST_SUITE("config") {
   TEST_CASE("the command line wins over the run file, with a note") {
-    for (const Win& row : wins()) {
+    for (const OverrideCase& row : wins()) {
       CAPTURE(row.file);
       CAPTURE(row.override_text);
       REQUIRE(message(whole(row.file)).empty());  // the file by itself is fine
@@ -159,7 +159,7 @@ TEST_SUITE("config") {
   }
 
   TEST_CASE("what contradicts itself in one place is refused") {
-    for (const Win& row : wins()) {
+    for (const OverrideCase& row : wins()) {
       CAPTURE(row.file);
       CAPTURE(row.override_text);
       const Config file = load(whole(row.file));

@@ -45,18 +45,18 @@ Vec attention_reference(const OpContext& c, const AttentionDecode& a) {
 
 /// Texts of 1 to 9 rows, packed: attention_decode of each text's last row is attention_forward's.
 void check_last_rows(DType t, int64_t heads, int64_t kv_heads) {
-  constexpr int64_t kTexts = 4, kMost = 9, kHeadSize = 6;
+  constexpr int64_t kTexts = 4, kMax = 9, kHeadSize = 6;
   const int64_t width = heads * kHeadSize, kv_width = kv_heads * kHeadSize;
-  const auto rows = uneven_rows(kTexts, 1, kMost);
+  const auto rows = uneven_rows(kTexts, 1, kMax);
   const int64_t m = total_rows(rows);
   OpContext c(cpu());
   const Tensor qkv = c.input("qkv", t, {m, width + 2 * kv_width}, -2, 2), all = c.output("all", t, {m, width});
   AttentionForward f;
   f.dtype = t, f.batch = kTexts, f.heads = heads, f.kv_heads = kv_heads, f.head_size = kHeadSize;
-  f.query_tokens = f.kv_tokens = kMost, f.causal = true, f.scale = 0.5f;
-  f.q = Heads::in(qkv, 0, kMost), f.k = Heads::in(qkv, width, kMost), f.v = Heads::in(qkv, width + kv_width, kMost);
-  f.out = Heads::in(all, 0, kMost), f.lse = c.scratch("lse", kF32, {kTexts, heads, kMost});
-  f.packing = make_packing(c, rows, kMost);
+  f.query_tokens = f.kv_tokens = kMax, f.causal = true, f.scale = 0.5f;
+  f.q = Heads::in(qkv, 0, kMax), f.k = Heads::in(qkv, width, kMax), f.v = Heads::in(qkv, width + kv_width, kMax);
+  f.out = Heads::in(all, 0, kMax), f.lse = c.scratch("lse", kF32, {kTexts, heads, kMax});
+  f.packing = make_packing(c, rows, kMax);
   Vec slots, places, lengths;
   for (int64_t b = 0; b < kTexts; ++b)
     for (int64_t r = 0; r < rows[static_cast<size_t>(b)]; ++r)
@@ -65,8 +65,8 @@ void check_last_rows(DType t, int64_t heads, int64_t kv_heads) {
   CacheWrite write;
   write.k = MatrixView(qkv).columns(width, kv_width), write.v = MatrixView(qkv).columns(width + kv_width, kv_width);
   write.slots = integers(c, "slots", slots), write.places = integers(c, "places", places);
-  const Shape cache{kTexts * kMost, kv_width};
-  write.cache = {c.inout("keys", t, cache), c.inout("values", t, cache), kMost};
+  const Shape cache{kTexts * kMax, kv_width};
+  write.cache = {c.inout("keys", t, cache), c.inout("values", t, cache), kMax};
   const Tensor queries = c.scratch("queries", t, {kTexts, width}), out = c.output("out", t, {kTexts, width});
   AttentionDecode a;
   a.q = queries, a.heads = heads, a.kv_heads = kv_heads, a.head_size = kHeadSize, a.scale = 0.5f;

@@ -189,21 +189,21 @@ void check_relative(DType t, const Relative& a) {
   OpContext c(cpu());
   const int64_t rows = total_rows(a.queries), key_rows = total_rows(a.keys);
   const int64_t most = *std::max_element(a.queries.begin(), a.queries.end());
-  const int64_t most_keys = *std::max_element(a.keys.begin(), a.keys.end());
+  const int64_t max_keys = *std::max_element(a.keys.begin(), a.keys.end());
   const Shape columns{1, a.behind + 1 + a.ahead};
-  AttentionForward f{.dtype = t, .batch = 2, .heads = 1, .head_size = a.d, .query_tokens = most, .kv_tokens = most_keys,
+  AttentionForward f{.dtype = t, .batch = 2, .heads = 1, .head_size = a.d, .query_tokens = most, .kv_tokens = max_keys,
                      .scale = 0.5f, .causal = a.causal};
   const Tensor q = c.input("q", t, {rows, a.d}), k = c.input("k", t, {key_rows, a.d}), v = c.input("v", t, {key_rows, a.d});
   const Tensor out = c.output("out", t, {rows, a.d}), dout = c.input("dout", t, {rows, a.d});
   const Tensor dq = c.output("dq", t, {rows, a.d}), dk = c.output("dk", t, {key_rows, a.d});
   const Tensor dv = c.output("dv", t, {key_rows, a.d});
-  f.q = Heads::in(q, 0, most), f.k = Heads::in(k, 0, most_keys), f.v = Heads::in(v, 0, most_keys);
+  f.q = Heads::in(q, 0, most), f.k = Heads::in(k, 0, max_keys), f.v = Heads::in(v, 0, max_keys);
   f.out = Heads::in(out, 0, most), f.lse = c.scratch("lse", kF32, {2, 1, most});
   f.relative = {c.input("relative", kF32, columns, -1, 1), a.behind, a.ahead};
   f.packing = make_packing(c, a.queries, most);
-  if (a.own_keys) f.key_packing = make_packing(c, a.keys, most_keys);
+  if (a.own_keys) f.key_packing = make_packing(c, a.keys, max_keys);
   AttentionBackward b{.forward = f, .dout = Heads::in(dout, 0, most), .dq = Heads::in(dq, 0, most),
-                      .dk = Heads::in(dk, 0, most_keys), .dv = Heads::in(dv, 0, most_keys),
+                      .dk = Heads::in(dk, 0, max_keys), .dv = Heads::in(dv, 0, max_keys),
                       .delta = c.scratch("delta", kF32, {2, 1, most}), .drelative = c.inout("drelative", kF32, columns)};
   const Tensor before = c.input("drelative", kF32, columns);  // the same numbers: of the same name
   c.run([&](Ops& ops, Stream s) {

@@ -13,7 +13,7 @@ namespace {
 using Rows = std::vector<int64_t>;
 
 // In turn: some rows, the most, one, none, nearly the most.
-constexpr int64_t kMost = 12, kSamples = 5;
+constexpr int64_t kMax = 12, kSamples = 5;
 const Rows kRows{5, 12, 1, 0, 11};
 
 /// Which rows of the padded matrix [samples * most, n] exist, in order.
@@ -54,7 +54,7 @@ Tensor matrix(OpContext& c, const std::string& name, DType t, const Vec& values,
 struct Side {
   bool packed;
   Rows rows = kRows;
-  int64_t most = kMost;
+  int64_t most = kMax;
   OpContext context{cpu()};
 
   /// The padded input `values`: itself, or its existing rows.
@@ -82,25 +82,25 @@ Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool
                 float dropout) {
   Side side{packed};
   OpContext& c = side.context;
-  const int64_t all = kSamples * kMost, kv_width = kv_heads * kHeadSize, columns = kWidth + 2 * kv_width;
-  const Rows exist = existing(kRows, kMost);
+  const int64_t all = kSamples * kMax, kv_width = kv_heads * kHeadSize, columns = kWidth + 2 * kv_width;
+  const Rows exist = existing(kRows, kMax);
   const auto part = [&](const Tensor& m, int64_t i) {  // 0: queries; 1, 2: keys, values of a matrix with queries
-    return Heads::in(m, i == 0 ? 0 : kWidth + (i - 1) * kv_width, kMost);
+    return Heads::in(m, i == 0 ? 0 : kWidth + (i - 1) * kv_width, kMax);
   };
   const auto kv_part = [&](const Tensor& m, int64_t i) {
-    return bias ? part(m, 1 + i) : Heads::in(m, i * kv_width, kMost);
+    return bias ? part(m, 1 + i) : Heads::in(m, i * kv_width, kMax);
   };
   AttentionForward f;
   f.dtype = t, f.batch = kSamples, f.heads = kHeads, f.kv_heads = kv_heads, f.head_size = kHeadSize;
-  f.query_tokens = f.kv_tokens = kMost, f.causal = causal, f.scale = 0.5f;
+  f.query_tokens = f.kv_tokens = kMax, f.causal = causal, f.scale = 0.5f;
   const Tensor q = side.input("q", t, numbers("q", t, all * (bias ? columns : kWidth)), bias ? columns : kWidth);
   const Tensor kv = bias ? q : side.input("kv", t, numbers("kv", t, all * 2 * kv_width), 2 * kv_width);
   f.q = part(q, 0), f.k = kv_part(kv, 0), f.v = kv_part(kv, 1);
   const Tensor out = side.output("out", t, kWidth);
   f.out = part(out, 0);
-  f.lse = c.output("lse", kF32, {kSamples, kHeads, kMost});
+  f.lse = c.output("lse", kF32, {kSamples, kHeads, kMax});
   f.packing = side.packing();
-  if (dropout > 0) f.dropout = make_dropout(c, dropout, kSamples, kMost);
+  if (dropout > 0) f.dropout = make_dropout(c, dropout, kSamples, kMax);
   // Padded samples see no key that does not exist; packed ones need no lengths for that.
   Vec visible;
   for (size_t b = 0; b < kRows.size(); ++b)
@@ -127,7 +127,7 @@ Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool
 /// Entries [sample, head, query] agree where the query exists; packed, the others are still the poison.
 void check_queries(const Vec& packed, const Vec& padded) {
   for (size_t i = 0; i < packed.size(); ++i) {
-    const size_t query = i % kMost, sample = i / (kMost * kHeads);
+    const size_t query = i % kMax, sample = i / (kMax * kHeads);
     CAPTURE(sample); CAPTURE(query);
     if (static_cast<int64_t>(query) < kRows[sample]) CHECK(packed[i] == padded[i]);
     else CHECK(std::isnan(packed[i]));
@@ -139,12 +139,12 @@ std::vector<Vec> normed(bool packed, DType t, bool residual) {
   constexpr int64_t n = 37;
   Side side{packed};
   OpContext& c = side.context;
-  const int64_t all = kSamples * kMost;
-  const Rows exist = existing(kRows, kMost);
+  const int64_t all = kSamples * kMax;
+  const Rows exist = existing(kRows, kMax);
   NormForward f;
   f.x = side.input("x", t, numbers("x", t, all * n), n);
   if (residual) f.residual = side.input("residual", t, numbers("residual", t, all * n), n);
-  f.dropout = make_dropout(c, 0.4f, kSamples, kMost);
+  f.dropout = make_dropout(c, 0.4f, kSamples, kMax);
   f.dropout.packing = side.packing();
   f.sum = side.output("sum", t, n), f.y = side.output("y", t, n);
   f.gamma = c.input("gamma", t, {n}), f.beta = c.input("beta", t, {n});
@@ -205,14 +205,14 @@ void check_blocks(DType t, int64_t offset, int64_t left_out, const Rows& rows, i
   Rows exist, picked;                        // padded rows, all and those that are picked
   for (size_t b = 0; b < rows.size(); ++b)
     for (int64_t r = 0; r < rows[b]; ++r) {
-      exist.push_back(static_cast<int64_t>(b) * kMost + r);
+      exist.push_back(static_cast<int64_t>(b) * kMax + r);
       if (r >= offset && (fixed > 0 ? r < offset + fixed : r < rows[b] - left_out)) picked.push_back(exist.back());
     }
-  const Vec padded = numbers("blocks", t, static_cast<int64_t>(rows.size()) * kMost * n);
+  const Vec padded = numbers("blocks", t, static_cast<int64_t>(rows.size()) * kMax * n);
   Side side{true, rows};
   OpContext& c = side.context;
   RowBlocks pick;
-  pick.block_rows = kMost, pick.offset = offset, pick.count = fixed > 0 ? fixed : kMost - offset - left_out;
+  pick.block_rows = kMax, pick.offset = offset, pick.count = fixed > 0 ? fixed : kMax - offset - left_out;
   pick.fixed = pick.keep = fixed > 0;
   pick.packing = side.packing();
   RowBlocks spread = pick;

@@ -130,7 +130,7 @@ TEST_SUITE("cuda graph") {
     const auto device = make_cuda_device(0);
     const auto ops = make_cuda_ops(*device, "");
     const Stream stream = device->compute_stream();
-    constexpr int64_t kSamples = 5, kMost = 300, kRows = 600, kHeads = 4, kKvHeads = 2;
+    constexpr int64_t kSamples = 5, kMax = 300, kRows = 600, kHeads = 4, kKvHeads = 2;
     const std::vector<std::vector<int32_t>> packings{{0, 300, 430, 430, 494, 600}, {0, 1, 129, 385, 599, 600},
                                                      {0, 120, 240, 360, 480, 600}};
     for (int64_t size : {64, 80, 128}) {
@@ -145,15 +145,15 @@ TEST_SUITE("cuda graph") {
       const Tensor out = tensor(DType::bf16, dout.shape), dqkv = tensor(DType::bf16, qkv.shape);
       AttentionForward f;
       f.dtype = DType::bf16, f.batch = kSamples, f.heads = kHeads, f.kv_heads = kKvHeads, f.head_size = size;
-      f.query_tokens = f.kv_tokens = kMost, f.causal = true, f.scale = 0.1f;
+      f.query_tokens = f.kv_tokens = kMax, f.causal = true, f.scale = 0.1f;
       f.packing = {tensor(DType::i32, {kSamples + 1}), tensor(DType::i32, {kRows})};
-      f.q = Heads::in(qkv, 0, kMost), f.k = Heads::in(qkv, width, kMost), f.v = Heads::in(qkv, width + kv_width, kMost);
-      f.out = Heads::in(out, 0, kMost), f.lse = tensor(DType::f32, {kSamples, kHeads, kMost});
+      f.q = Heads::in(qkv, 0, kMax), f.k = Heads::in(qkv, width, kMax), f.v = Heads::in(qkv, width + kv_width, kMax);
+      f.out = Heads::in(out, 0, kMax), f.lse = tensor(DType::f32, {kSamples, kHeads, kMax});
       const AttentionBackward b{.forward = f,
-                                .dout = Heads::in(dout, 0, kMost),
-                                .dq = Heads::in(dqkv, 0, kMost),
-                                .dk = Heads::in(dqkv, width, kMost),
-                                .dv = Heads::in(dqkv, width + kv_width, kMost),
+                                .dout = Heads::in(dout, 0, kMax),
+                                .dq = Heads::in(dqkv, 0, kMax),
+                                .dk = Heads::in(dqkv, width, kMax),
+                                .dv = Heads::in(dqkv, width + kv_width, kMax),
                                 .delta = tensor(DType::f32, f.lse.shape)};
       ops->fill_normal(qkv, 1, 1, 0, 0, 1, stream);
       ops->fill_normal(dout, 1, 2, 0, 0, 1, stream);

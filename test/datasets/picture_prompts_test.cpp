@@ -269,7 +269,7 @@ TEST_SUITE("picture prompts") {
     REQUIRE(inotify_add_watch(events, (directory / "trip").c_str(), IN_OPEN | IN_CLOSE_NOWRITE) >= 0);
     const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic, settings);
     CHECK(dataset->size() == 2);
-    CHECK(dataset->files_beside_pictures() == 2);
+    CHECK(dataset->other_files() == 2);
     int64_t opened = 0;
     alignas(inotify_event) char buffer[4096];
     for (ssize_t bytes; (bytes = read(events, buffer, sizeof buffer)) > 0;)
@@ -281,6 +281,6 @@ TEST_SUITE("picture prompts") {
     close(events);
     CHECK(opened == 2);                      // to list the pictures, and to see which of them are links
     directory.write("trip/metadata.jsonl", R"({"file_name": "1.jpg", "text": "a"})");
-    CHECK(open_dataset(directory / "trip", DatasetFormat::automatic, settings)->files_beside_pictures() == std::nullopt);
+    CHECK(open_dataset(directory / "trip", DatasetFormat::automatic, settings)->other_files() == std::nullopt);
   }
 }

@@ -16,7 +16,7 @@ using namespace blipft::testing;
 namespace {
 
 constexpr int mutations = 3000;              // of each target,
-constexpr double most_seconds = 1;           // as far as they come in this time
+constexpr double max_seconds = 1;           // as far as they come in this time
 
 std::vector<std::string> corpus_of(const std::string& target) {
   std::vector<std::filesystem::path> files;
@@ -69,7 +69,7 @@ TEST_SUITE("fuzz") {
         const std::string input = mutated(corpus[random() % corpus.size()], corpus, random);
         CAPTURE(i);
         CHECK_NOTHROW(target.run(input));
-        if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > most_seconds) break;
+        if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > max_seconds) break;
       }
     }
   }

@@ -17,7 +17,7 @@ struct Run {
   std::vector<int64_t> new_tokens;         // of each text
   std::map<int64_t, std::vector<GeneratedText>> found;
   std::vector<int64_t> order;              // in which they ended
-  int64_t asked = 0, most_under_way = 0;   // asked for; and not told yet
+  int64_t asked = 0, max_under_way = 0;   // asked for; and not told yet
   bool ended = false;                      // was told so
 
   GeneratorCalls calls() {
@@ -26,7 +26,7 @@ struct Run {
       CHECK_FALSE(ended);
       ended = asked == static_cast<int64_t>(new_tokens.size());
       if (ended) return std::nullopt;
-      most_under_way = std::max(most_under_way, asked + 1 - static_cast<int64_t>(order.size()));
+      max_under_way = std::max(max_under_way, asked + 1 - static_cast<int64_t>(order.size()));
       const auto number = asked++;
       return TextRequest{number, {static_cast<int32_t>(3 + number), 7, 5}, new_tokens[static_cast<size_t>(number)], {}};
     };
@@ -70,8 +70,8 @@ TEST_SUITE("generator") {
           }
         }
         if (new_tokens == kEven) CHECK(std::is_sorted(ahead.order.begin(), ahead.order.end()));
-        CHECK(with.most_under_way == std::min<int64_t>(kAtOnce, with.asked));
-        CHECK(ahead.most_under_way == std::min<int64_t>(2 * kAtOnce, ahead.asked));
+        CHECK(with.max_under_way == std::min<int64_t>(kAtOnce, with.asked));
+        CHECK(ahead.max_under_way == std::min<int64_t>(2 * kAtOnce, ahead.asked));
       }
   }
 

@@ -44,9 +44,9 @@ TEST_SUITE("io") {
   }
 
   TEST_CASE("JSON nests up to a limit; brackets in strings do not count") {
-    CHECK(io::parse_json(nested(io::most_json_depth), "here").is_array());
+    CHECK(io::parse_json(nested(io::max_json_depth), "here").is_array());
     CHECK(io::parse_json("[\"" + std::string(1000, '[') + "\\\"[\"]", "here").size() == 1);
-    for (const std::string& deep : {nested(io::most_json_depth + 1), nested(100'000), std::string(10'000'000, '['),
+    for (const std::string& deep : {nested(io::max_json_depth + 1), nested(100'000), std::string(10'000'000, '['),
                                     "\"\\\\\" " + std::string(1000, '{')}) {
       const std::string message = message_of([&] { (void)io::parse_json(deep, "file.json:7"); });
       CHECK(contains(message, "file.json:7: not usable JSON: at byte "));

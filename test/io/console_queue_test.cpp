@@ -47,7 +47,7 @@ TEST_SUITE("io") {
     constexpr int kLines = 20'000;
     const std::string rest(90, 'x');
     std::string text;
-    bool settled_early = true, settled = false;
+    bool finished_early = true, settled = false;
     milliseconds added{};
     {                                        // what fails is reported on standard output, and so behind this block
       Piped pipe;
@@ -58,7 +58,7 @@ TEST_SUITE("io") {
         queue.add(STDOUT_FILENO, rest + "\n");
       }
       added = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-      settled_early = queue.settle(milliseconds(100));
+      finished_early = queue.settle(milliseconds(100));
       for (int i = 0; text.find("missing here") == std::string::npos && i < 1000; ++i) {
         queue.add(STDOUT_FILENO, "more\n");
         text += pipe.read_until("\n");
@@ -68,7 +68,7 @@ TEST_SUITE("io") {
       settled = queue.settle(milliseconds(2000));
     }
     CHECK(added < milliseconds(5000));
-    CHECK(!settled_early);
+    CHECK(!finished_early);
     CHECK(settled);
     int64_t shown = 0, missing = 0;
     for (size_t at = 0; at < text.size();) {

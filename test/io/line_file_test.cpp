@@ -35,15 +35,15 @@ std::unique_ptr<io::LineFile> line_file(const std::string& path) {
 constexpr std::chrono::seconds kLong{60};
 
 // No file of this process may grow beyond so many bytes, as on a disk that is full.
-class MostBytes {
+class MaxBytes {
  public:
-  explicit MostBytes(rlim_t bytes) {
+  explicit MaxBytes(rlim_t bytes) {
     handler_ = std::signal(SIGXFSZ, SIG_IGN);
     ::getrlimit(RLIMIT_FSIZE, &before_);
     const rlimit now{bytes, before_.rlim_max};
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &now) == 0);
   }
-  ~MostBytes() {
+  ~MaxBytes() {
     ::setrlimit(RLIMIT_FSIZE, &before_);
     std::signal(SIGXFSZ, handler_);
   }
@@ -80,7 +80,7 @@ TEST_CASE("a full disk costs lines, leaves no half of one, and is told once ther
   file->add("0123456789");
   REQUIRE(file->settle(kLong));
   {
-    const MostBytes limit(15);             // the next line ends in the middle
+    const MaxBytes limit(15);             // the next line ends in the middle
     for (int i = 0; i < 3; ++i) file->add("0123456789");
     REQUIRE(file->settle(kLong));
     CHECK(content(path) == "0123456789\n");

@@ -269,7 +269,7 @@ TEST_CASE("folders without permission are the user's error, not an exception of 
   const std::string reading = message_of([&] { SafetensorsReader reader(folder / "locked"); });
   const std::string reading_inside = message_of([&] { SafetensorsReader reader(inside); });
   const std::string writing = message_of([&] { CheckpointWriter writer(inside, {}); });
-  const std::string writing_beside = message_of([&] { CheckpointWriter writer(beside, {}); });
+  const std::string background_writing = message_of([&] { CheckpointWriter writer(beside, {}); });
   const std::string replacing = message_of([&] { CheckpointWriter writer(folder / "locked", {}); });
   if (self == 0) REQUIRE(::seteuid(self) == 0);
   fs::permissions(folder / "locked", fs::perms::owner_all);
@@ -279,8 +279,8 @@ TEST_CASE("folders without permission are the user's error, not an exception of 
   CHECK(holds(reading_inside, "Permission denied"));
   CHECK(holds(writing, inside));
   CHECK(holds(writing, "Permission denied"));
-  CHECK(holds(writing_beside, beside));
-  CHECK(holds(writing_beside, "Permission denied"));
+  CHECK(holds(background_writing, beside));
+  CHECK(holds(background_writing, "Permission denied"));
   CHECK(holds(replacing, "Permission denied"));
 }
 

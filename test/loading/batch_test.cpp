@@ -49,11 +49,11 @@ struct Written {
   std::vector<char> memory;
 };
 
-/// Ids from `first` on; those before `learnt_from` are not learnt.
-BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t learnt_from = 0) {
+/// Ids from `first` on; those before `trained_from` are not learnt.
+BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t trained_from = 0) {
   BatchSample made{{std::vector<int32_t>(static_cast<size_t>(length)), {}}, key};
   std::iota(made.text.ids.begin(), made.text.ids.end(), first);
-  for (int64_t i = 0; i < length; ++i) made.text.learnt.push_back(i >= learnt_from);
+  for (int64_t i = 0; i < length; ++i) made.text.learnt.push_back(i >= trained_from);
   return made;
 }
 
@@ -143,7 +143,7 @@ TEST_SUITE("batch") {
     CHECK(packed(BatchPart::instruction_text_padded_rows) == Numbers{0, 1, 2, 3, 4, 5, 6});
     CHECK(packed(BatchPart::starts) == Numbers{0, 3, 7});
     const InstructionBatch batch = packed.layout.micro_batch(packed.memory.data(), 0).instruction;
-    CHECK(batch.most_rows == 7);
+    CHECK(batch.max_rows == 7);
     CHECK(batch.rows == 11);
     Written padded({kWithInstructions, 1, 2, {5}}, {1, false}, {first, second});
     CHECK(padded(BatchPart::instruction_key_lengths) == Numbers{6, 3});
@@ -170,7 +170,7 @@ TEST_SUITE("batch") {
     CHECK(packed(BatchPart::instruction_starts) == Numbers{0, 6, 10});
     CHECK(packed.layout.micro_batch(packed.memory.data(), 0).instruction.rows == 10);
     Written padded({inputs, 1, 2, {3, 0, 4, 0}}, {1, false}, samples);
-    CHECK(padded.layout.micro_batch(padded.memory.data(), 0).instruction.most_rows == 6);
+    CHECK(padded.layout.micro_batch(padded.memory.data(), 0).instruction.max_rows == 6);
     CHECK(padded(BatchPart::instruction_key_lengths) == Numbers{6, 3});
     // And the source of a step's shape holds it: 4 + 1 rows of instructions, 2 + 3 of sources; the text's need not.
     const std::vector<TextShape> shapes = {{8, 5, 8, 4}, {8, 5, 8, 5}, {8, 16, 8, 16}};
@@ -194,7 +194,7 @@ TEST_SUITE("batch") {
     CHECK(block(BatchPart::positions) == Numbers{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6});
     const MicroBatch batch = block.layout.micro_batch(block.memory.data(), 1);
     CHECK(batch.samples == 2);
-    CHECK(batch.most_rows == 7);
+    CHECK(batch.max_rows == 7);
     CHECK(batch.rows == 14);
     CHECK(batch.pixels.shape == Shape{2, 5, 5, 3});
     CHECK(batch.ids.shape == Shape{2, 4});
@@ -287,9 +287,9 @@ TEST_SUITE("batch") {
     CHECK(rows(BatchPart::labels) == Numbers{11, -100, 21, 22, 23});
     CHECK(rows(BatchPart::label_rows) == Numbers{0, 1, 5, 6, 7});
     const MicroBatch batch = rows.layout.micro_batch(rows.memory.data(), 0);
-    CHECK(batch.most_rows == 5);
+    CHECK(batch.max_rows == 5);
     CHECK(batch.rows == 7);
-    CHECK(batch.source.most_rows == 6);
+    CHECK(batch.source.max_rows == 6);
     CHECK(batch.source.rows == 9);
   }
 

@@ -89,7 +89,7 @@ TEST_SUITE("text survey") {
       const size_t different = 1 + random() % 9;
       while (counts.size() < different) counts[1 + random() % 60] = random() % 20;
       const size_t most = 1 + random() % 5;
-      const std::vector<int64_t> chosen = least_padded_sizes(counts, most);
+      const std::vector<int64_t> chosen = min_padded_sizes(counts, most);
       CHECK(chosen.size() == std::min(most, counts.size()));
       CHECK(std::is_sorted(chosen.begin(), chosen.end()));
       REQUIRE(chosen.back() == counts.rbegin()->first);
@@ -129,7 +129,7 @@ TEST_SUITE("text survey") {
       CHECK(found.left_out_names() == names);
       REQUIRE(found.has_texts());
       for (size_t i = 0; i < kept.size(); ++i) {
-        CHECK(found.text(static_cast<int64_t>(i)).most_tokens() == lengths[i]);
+        CHECK(found.text(static_cast<int64_t>(i)).max_tokens() == lengths[i]);
         CHECK(found.text(static_cast<int64_t>(i)).texts.front().has_target());
       }
       const TextSurvey lean(dialogues, kTokenizer, {400, 40, 128, threads, 1000});

@@ -16,8 +16,8 @@ namespace {
 class StoredUnits final : public NoUnits {
  public:
   StoredUnits(Tensor flat, Fp8Matrix stored) : NoUnits(flat, {}), matrix(stored), flat_(flat) {}
-  UnitWeights acquire_codes(const Unit&, CodesTaken taken) override {
-    CHECK(taken == CodesTaken::fp8);
+  UnitWeights acquire_codes(const Unit&, AcceptedEncodings taken) override {
+    CHECK(taken == AcceptedEncodings::fp8);
     return flat_;
   }
   Fp8Matrix fp8_codes(const Unit&, int64_t first, int64_t count) const override {

@@ -380,8 +380,8 @@ TEST_SUITE("linear layer") {
       Quantized weight;
       int64_t asked = -1;
       Tensor acquire(const Unit&) override { throw Error("the layer was acquired decoded"); }
-      UnitWeights acquire_codes(const Unit&, CodesTaken taken) override {
-        CHECK(taken == CodesTaken::blocks);
+      UnitWeights acquire_codes(const Unit&, AcceptedEncodings taken) override {
+        CHECK(taken == AcceptedEncodings::blocks);
         return flat;
       }
       std::optional<Quantized> codes(const Unit&, int64_t first, int64_t count) const override {
@@ -401,7 +401,7 @@ TEST_SUITE("linear layer") {
         layer.forward({of_step, decoded.tensor()}, {.x = x.tensor(), .activation = activation, .y = expected.tensor()});
         StepContext context{of_step.ops, of_step.device, of_step.arena, held, of_step.stream, of_step.side,
                             of_step.forked, of_step.joined};
-        context.most_coded_rows = rows;
+        context.max_coded_rows = rows;
         CHECK_THROWS_WITH(acquire(context, unit, rows + 1), doctest::Contains("acquired decoded"));
         CHECK_THROWS_WITH(acquire(context, unit), doctest::Contains("acquired decoded"));
         const UnitPass pass = acquire(context, unit, rows);

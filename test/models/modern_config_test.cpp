@@ -14,7 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-using Turns = DecoderConfig::LayerKind::Turns;
+using RopeKind = DecoderConfig::LayerKind::RopeKind;
 
 DecoderConfig read(const char* type, json changes = json::object()) {
   changes["model_type"] = type;
@@ -57,11 +57,11 @@ TEST_SUITE("modern config") {
     CHECK(usual.kv_heads == 4);
     CHECK(usual.tied);
     CHECK(usual.padding_id == 128004);
-    for (size_t i = 0; i < 36; ++i) CHECK((usual.kinds[i].turns == Turns::none) == (i % 4 == 3));
+    for (size_t i = 0; i < 36; ++i) CHECK((usual.kinds[i].turns == RopeKind::none) == (i % 4 == 3));
     CHECK(usual.rotary.frequencies[1] == doctest::Approx(std::pow(2e6, -2.0 / 128)).epsilon(1e-6));
     const DecoderConfig listed = read("smollm3", {{"num_hidden_layers", 2}, {"no_rope_layers", {0, 1}}});
-    CHECK(listed.kinds[0].turns == Turns::none);
-    CHECK(listed.kinds[1].turns == Turns::global);
+    CHECK(listed.kinds[0].turns == RopeKind::none);
+    CHECK(listed.kinds[1].turns == RopeKind::global);
     check_refused("smollm3", {{"no_rope_layers", {0, 1}}}, {"no_rope_layers: found 2 numbers", "36 layers"});
     check_refused("smollm3", {{"no_rope_layers", {"a"}}}, {"no_rope_layers: found", "a list of numbers"});
     const DecoderConfig windows = read("smollm3", {{"use_sliding_window", true}, {"sliding_window", 9}});
@@ -72,7 +72,7 @@ TEST_SUITE("modern config") {
   TEST_CASE("olmo2: norms after the branches, of all queries and all keys, rounded once") {
     const DecoderConfig olmo = read("olmo2");
     CHECK((olmo.norms.before_attention.empty() && olmo.norms.before_mlp.empty()));
-    CHECK(olmo.head_norms == DecoderConfig::HeadNorms::together);
+    CHECK(olmo.head_norms == DecoderConfig::HeadNorms::run_agreeing_on_errors);
     CHECK((olmo.norm_form.rounds_once && olmo.norm_form.offset == 0));
     CHECK(olmo.kv_heads == 32);
     CHECK(olmo.norm_eps == 1e-5f);
@@ -166,7 +166,7 @@ TEST_SUITE("modern config") {
     CHECK((gemma.score_cap == 0 && gemma.logit_cap == 0));
     for (size_t i = 0; i < 26; ++i) {
       CHECK(gemma.kinds[i].window == (i % 6 == 5 ? 0 : 4096));
-      CHECK(gemma.kinds[i].turns == (i % 6 == 5 ? Turns::global : Turns::local));
+      CHECK(gemma.kinds[i].turns == (i % 6 == 5 ? RopeKind::global : RopeKind::local));
     }
     CHECK(gemma.rotary.frequencies[1] == doctest::Approx(std::pow(1e6, -2.0 / 256)).epsilon(1e-6));
     CHECK(gemma.local_rotary.frequencies[1] == doctest::Approx(std::pow(1e4, -2.0 / 256)).epsilon(1e-6));

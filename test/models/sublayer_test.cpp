@@ -120,11 +120,11 @@ class PlacedModel : public Model {
     return layer;
   }
   LayerCall call(const MicroBatch& batch, const Tensor& memory, MemoryGradient* gradient) const {
-    return {.batch = batch.samples, .tokens = batch.most_rows, .sample_keys = batch.sample_keys, .memory = memory,
-            .memory_tokens = batch.most_rows, .memory_gradient = gradient};
+    return {.batch = batch.samples, .tokens = batch.max_rows, .sample_keys = batch.sample_keys, .memory = memory,
+            .memory_tokens = batch.max_rows, .memory_gradient = gradient};
   }
   RowBlocks predicting(const MicroBatch& batch) const {
-    return {.block_rows = batch.most_rows, .count = batch.most_rows - 1};
+    return {.block_rows = batch.max_rows, .count = batch.max_rows - 1};
   }
   Tensor encode(const StepContext& context, const MicroBatch& batch, bool save) {
     if (!design_.encoder) return {};

@@ -24,12 +24,12 @@ namespace {
 /// Questions that are only read, and their answers. No pictures.
 class Questions final : public Dataset {
  public:
-  bool all_learnt = false;
+  bool all_labels = false;
   int64_t size() const override { return 12; }
   Sample read(int64_t index) const override {
     const char letter = static_cast<char>('a' + index % 6);
     return {concat("question ", index),
-            {{std::string(static_cast<size_t>(1 + index % 5), letter) + "?", all_learnt},
+            {{std::string(static_cast<size_t>(1 + index % 5), letter) + "?", all_labels},
              {std::string(static_cast<size_t>(2 + index % 4), static_cast<char>(letter + 1)), true}},
             {}};
   }
@@ -158,7 +158,7 @@ TEST_SUITE("text model") {
 
   TEST_CASE("text alone: what is not to be learnt is not in the loss") {
     const auto questions = std::make_shared<Questions>(), everything = std::make_shared<Questions>();
-    everything->all_learnt = true;
+    everything->all_labels = true;
     const Trained answers = train(text_config("packed"), questions, 0.5);
     const Trained all = train(text_config("packed"), everything, 0.5);
     // Random weights find all letters about as unlikely; rounding is 1e-6.

@@ -301,10 +301,10 @@ inline void add_pick_tokens(Cases& cases, DType t) {
     for (bool slots : {false, true})
       cases.push_back({title(t, "pick_tokens ", v.vocabulary, v.sample ? " sampled" : "", " top_k ", v.top_k, " top_p ",
                              v.top_p, " min_p ", v.min_p, slots ? " slots" : ""), t, true, [=](OpContext& c) {
-        constexpr int64_t kSlots = 13, kMost = 21;
+        constexpr int64_t kSlots = 13, kMax = 21;
         PickTokens a;
         const int64_t rows = slots ? 5 : 9;
-        a.state = decode_state(c, kSlots, kMost, v.vocabulary + 3);  // a picture's ids may lie outside
+        a.state = decode_state(c, kSlots, kMax, v.vocabulary + 3);  // a picture's ids may lie outside
         a.logits = c.input("logits", t, {rows, v.vocabulary}, -v.range, v.range);
         if (slots) a.slots = integers(c, "slots", {7, -1, 1, 12, 3});
         a.rules = {v.sample, 0x123456789abcu, v.temperature, v.top_k, v.top_p, v.min_p, v.penalty, v.min_new, 0, {}};
@@ -313,7 +313,7 @@ inline void add_pick_tokens(Cases& cases, DType t) {
         if (v.vocabulary < 8) a.rules.ends.shape = {1};
         a.scores = v.sample ? c.inout("scores", kF32, {rows, v.vocabulary})
                             : c.scratch("scores", kF32, {rows, v.vocabulary});
-        a.log_probs = c.inout("log_probs", kF32, {kSlots, kMost});
+        a.log_probs = c.inout("log_probs", kF32, {kSlots, kMax});
         c.run([&](Ops& ops, Stream s) { ops.pick_tokens(a, s); });
       }});
 }
@@ -353,7 +353,7 @@ inline std::vector<double> odd_logits(int64_t rows, int64_t vocabulary) {
 
 /// A step in the middle of a search: texts with finished beams and without, one that is done, one at its limit.
 inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
-  constexpr int64_t kMost = 12, kPrefix = 2, kPlaces = kMost + kPrefix + 1;
+  constexpr int64_t kMax = 12, kPrefix = 2, kPlaces = kMax + kPrefix + 1;
   const int64_t slots = v.texts * v.beams;
   std::vector<double> lengths, prompts, limits, keys, done, scores, finished_lengths, finished_scores, closed, texts;
   for (int64_t g = 0; g < v.texts; ++g) {
@@ -375,7 +375,7 @@ inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
     return c.changing_values(name, DType::i32, numbers);
   };
   BeamStep a;
-  a.state = {c.inout("ids", DType::i32, {slots, kMost}, 0, static_cast<double>(v.vocabulary)),
+  a.state = {c.inout("ids", DType::i32, {slots, kMax}, 0, static_cast<double>(v.vocabulary)),
              changing("lengths", lengths), changing("prompt_lengths", prompts), changing("limits", limits),
              c.changing_values("keys", DType::i64, keys), changing("done", done)};
   if (v.texts > 1) texts[0] = -1, a.texts = integers(c, "texts", texts);
@@ -388,10 +388,10 @@ inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
   a.length_penalty = v.length_penalty, a.early_stopping = v.early_stopping;
   a.candidates = c.scratch("candidates", kF32, {v.texts * v.beams, v.vocabulary});
   a.sources = c.inout("sources", DType::i32, {slots, kPlaces}, 0, static_cast<double>(slots));
-  a.ids_before = c.scratch("ids_before", DType::i32, {slots, kMost});
+  a.ids_before = c.scratch("ids_before", DType::i32, {slots, kMax});
   a.sources_before = c.scratch("sources_before", DType::i32, {slots, kPlaces});
   a.scores = c.changing_values("scores", kF32, scores).view({v.texts, v.beams});
-  a.finished_ids = c.inout("finished_ids", DType::i32, {v.texts, v.beams, kMost}, 0, 9);
+  a.finished_ids = c.inout("finished_ids", DType::i32, {v.texts, v.beams, kMax}, 0, 9);
   a.finished_lengths = changing("finished_lengths", finished_lengths).view({v.texts, v.beams});
   a.finished_scores = c.changing_values("finished_scores", kF32, finished_scores).view({v.texts, v.beams});
   a.closed = changing("closed", closed);

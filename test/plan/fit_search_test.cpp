@@ -33,7 +33,7 @@ std::string model_folder() {
   return folder.path.string();
 }
 
-Config asked_config() {
+Config requested_config() {
   Config config;
   config.file = "run.yaml";
   config.model.path = model_folder();
@@ -115,7 +115,7 @@ std::vector<std::string> words(const std::string& text) {
 
 TEST_SUITE("fit search") {
   TEST_CASE("the fastest that fits comes first, then what takes less, for GPUs of any size [slow]") {
-    const Config asked = asked_config();
+    const Config asked = requested_config();
     const PlannedTexts texts(asked, make_model(asked)->inputs(), 1);
     for (const int64_t ranks : {1, 4}) {
       CAPTURE(ranks);
@@ -154,15 +154,15 @@ TEST_SUITE("fit search") {
   }
 
   TEST_CASE("train.batch_size: auto is the fastest that fits, with something in the host only where nothing else does [slow]") {
-    Config asked = asked_config();
+    Config asked = requested_config();
     asked.train.batch_size = asked.train.accumulate_grad_batches = 0;
-    const PlannedTexts texts(before_choice(asked_config(), 1), make_model(asked)->inputs(), 1);
+    const PlannedTexts texts(before_choice(requested_config(), 1), make_model(asked)->inputs(), 1);
     for (const int64_t ranks : {1, 4}) {
       CAPTURE(ranks);
       asked.train.total_batch_size = 64 * ranks;
       asked.parallel.strategy = choice_of<StrategyKind>(ranks == 1 ? "auto" : "fsdp");
       const std::vector<Tried> tried =
-          all_tried(asked_config(), ranks == 1 ? kAlone : decltype(kTogether)(kTogether.begin() + 1, kTogether.end()), ranks);
+          all_tried(requested_config(), ranks == 1 ? kAlone : decltype(kTogether)(kTogether.begin() + 1, kTogether.end()), ranks);
       // The fastest of those that take at most so much; null: there is none.
       const auto fastest = [&](int64_t bytes, bool offloads) {
         const Tried* found = nullptr;
@@ -294,7 +294,7 @@ TEST_SUITE("fit search") {
   }
 
   TEST_CASE("what a run cannot do is not proposed") {
-    Config asked = asked_config();
+    Config asked = requested_config();
     asked.train.optim = "sgd";
     asked.train.precision = Precision::bf16_true;
     const PlannedTexts texts(asked, make_model(asked)->inputs(), 1);

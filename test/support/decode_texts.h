@@ -46,8 +46,8 @@ struct DecodeTexts {
   std::vector<int32_t> ids, lengths, prompt_lengths, limits, done;
   std::vector<int64_t> keys;
 
-  DecodeTexts(int64_t slot_count, int64_t most_ids)
-      : slots(slot_count), most(most_ids), ids(size(slots * most), -7), lengths(size(slots)),
+  DecodeTexts(int64_t slot_count, int64_t max_ids)
+      : slots(slot_count), most(max_ids), ids(size(slots * most), -7), lengths(size(slots)),
         prompt_lengths(size(slots)), limits(size(slots)), done(size(slots)), keys(size(slots)) {}
 
   static size_t size(int64_t n) { return static_cast<size_t>(n); }

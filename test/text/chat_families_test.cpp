@@ -46,7 +46,7 @@ std::string text_of(const std::vector<Dataset::Segment>& segments) {
 }
 
 /// What is learnt, a text for each answer.
-std::vector<std::string> learnt_in(const std::vector<Dataset::Segment>& segments) {
+std::vector<std::string> labels_in(const std::vector<Dataset::Segment>& segments) {
   std::vector<std::string> texts;
   for (const Dataset::Segment& segment : segments)
     if (segment.learnt) texts.push_back(segment.text);
@@ -88,7 +88,7 @@ TEST_SUITE("chat families") {
         // Of each answer all is learnt that the template leaves of it, and an end: nothing of what others say.
         size_t answers = 0;
         for (const ChatMessage& message : messages) answers += message.role == "assistant";
-        CHECK(learnt_in(segments).size() <= answers);
+        CHECK(labels_in(segments).size() <= answers);
       }
     }
     CHECK(compared > 2000);
@@ -100,7 +100,7 @@ TEST_SUITE("chat families") {
     const std::vector<ChatMessage> messages = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"},
                                                {"user", "e"}, {"assistant", "f", false}};
     using Texts = std::vector<std::string>;
-    const auto learnt = [&](const char* name) { return learnt_in(render_chat(name, messages, golden_settings(), "here")); };
+    const auto learnt = [&](const char* name) { return labels_in(render_chat(name, messages, golden_settings(), "here")); };
     CHECK(learnt("llama3.1") == Texts{"b<|eot_id|>", "d<|eot_id|>"});
     CHECK(learnt("qwen2.5") == Texts{"b<|im_end|>", "d<|im_end|>"});
     CHECK(learnt("gemma2") == Texts{"b<end_of_turn>", "d<end_of_turn>"});
@@ -109,10 +109,10 @@ TEST_SUITE("chat families") {
     CHECK(learnt("olmo2") == Texts{"b</s>", "d</s>"});
     CHECK(learnt("mistral_v3") == Texts{" b</s>", " d</s>"});
     // Qwen 3 thinks, be it nothing, before its last answer alone.
-    CHECK(learnt_in(render_chat("qwen3", {{"user", "a"}, {"assistant", "b"}, {"user", "c"},
+    CHECK(labels_in(render_chat("qwen3", {{"user", "a"}, {"assistant", "b"}, {"user", "c"},
                                           {"assistant", "<think>\nhm\n</think>\n\nd"}}, golden_settings(), "here")) ==
           Texts{"b<|im_end|>", "<think>\nhm\n</think>\n\nd<|im_end|>"});
-    CHECK(learnt_in(render_chat("qwen3", {{"user", "a"}, {"assistant", "b"}}, golden_settings(), "here")) ==
+    CHECK(labels_in(render_chat("qwen3", {{"user", "a"}, {"assistant", "b"}}, golden_settings(), "here")) ==
           Texts{"<think>\n\n</think>\n\nb<|im_end|>"});
   }
 

@@ -57,9 +57,9 @@ TEST_SUITE("mpi start parts") {
     CHECK(start.done == std::vector<std::string>{"first", "second", "third"});
     CHECK(seen);
     CHECK(start.timed() == std::vector<std::string>{"launch", "one", "two", "three"});
-    REQUIRE(start.times.parts_beside().size() == 1);
-    CHECK(start.times.parts_beside()[0].first == "slow");
-    CHECK(start.times.parts_beside()[0].second >= 0.04);
+    REQUIRE(start.times.background_parts().size() == 1);
+    CHECK(start.times.background_parts()[0].first == "slow");
+    CHECK(start.times.background_parts()[0].second >= 0.04);
   }
 
   TEST_CASE("a part beside the others that throws ends all ranks at the part that needs it") {

@@ -10,7 +10,7 @@ using namespace blipft::testing;
 
 namespace {
 
-Config asked_config(const std::string& model) {
+Config requested_config(const std::string& model) {
   Config config = make_job(model).config;
   config.train.batch_size = 2;
   config.parallel.strategy = choice_of<StrategyKind>(mpi_world().size() > 1 ? "fsdp" : "auto");
@@ -48,7 +48,7 @@ TEST_SUITE("mpi step timer") {
     for (const char* model : {"blip2_odd", "llama_gqa", "t5_v11", "instructblip_odd"}) {
       CAPTURE(model);
       Machine machine;
-      const Config asked = asked_config(model);
+      const Config asked = requested_config(model);
       const int64_t before = machine.device->memory().process;
       const bool sources = make_model(asked)->inputs().has_source();
       for (TextShape text : {TextShape{8, 0}, TextShape{8, 11}}) {
@@ -76,7 +76,7 @@ TEST_SUITE("mpi step timer") {
     const Deal deal{mpi_world().size() > 1 ? "fsdp" : "single"};
     const Outcome without = train_together(job, deal);
     Machine machine;
-    const std::vector<CandidateTime> times = time_candidates(machine.parts(), asked_config("blip2_odd"), candidates({8, 0}));
+    const std::vector<CandidateTime> times = time_candidates(machine.parts(), requested_config("blip2_odd"), candidates({8, 0}));
     REQUIRE(times.front().timed());
     const Outcome with = train_together(job, deal);
     CHECK(with.losses == without.losses);
@@ -92,7 +92,7 @@ TEST_SUITE("mpi step timer") {
       if (made++ == 0 && last) throw UserError("no memory is left");
       return make_cpu_ops();
     };
-    const std::vector<CandidateTime> times = time_candidates(parts, asked_config("llama_gqa"), candidates({8, 0}));
+    const std::vector<CandidateTime> times = time_candidates(parts, requested_config("llama_gqa"), candidates({8, 0}));
     REQUIRE(times.size() == 3);
     CHECK(times[0].fails);
     CHECK(times[0].why_not == "no memory is left");
@@ -106,13 +106,13 @@ TEST_SUITE("mpi step timer") {
     std::vector<TimedStep> steps = candidates({8, 0});
     for (TimedStep& step : steps) step.estimate = 1e-6;
     steps[0].estimate = ChoiceTiming::kSeconds / 3 - 1e-5;
-    const std::vector<CandidateTime> times = time_candidates(machine.parts(), asked_config("llama_gqa"), steps);
+    const std::vector<CandidateTime> times = time_candidates(machine.parts(), requested_config("llama_gqa"), steps);
     CHECK(!times[0].timed());
     CHECK(!times[0].fails);
     CHECK(times[0].why_not == "no time was left for its steps");
     CHECK(times[1].timed());
     steps[0].estimate *= 1.01;             // of which no two have the time
-    for (const CandidateTime& time : time_candidates(machine.parts(), asked_config("llama_gqa"), steps)) {
+    for (const CandidateTime& time : time_candidates(machine.parts(), requested_config("llama_gqa"), steps)) {
       CHECK(!time.timed());
       CHECK(time.why_not == "steps take too long");
     }

@@ -31,9 +31,9 @@ void attention_decode_case(Harness& harness, int64_t slots, int64_t heads, int64
 
 /// Texts that do not end while they are timed.
 DecodeState long_texts(Harness& harness, int64_t slots) {
-  constexpr int32_t kMost = 1 << 16;
+  constexpr int32_t kMax = 1 << 16;
   const auto all = [&](int32_t number) { return harness.integers({slots}, [=](int64_t) { return number; }); };
-  DecodeState state{harness.ids({slots, kMost}, 1000), all(16), all(16), all(kMost), harness.raw({slots}, DType::i64),
+  DecodeState state{harness.ids({slots, kMax}, 1000), all(16), all(16), all(kMax), harness.raw({slots}, DType::i64),
                     all(kRunning)};
   return state;
 }

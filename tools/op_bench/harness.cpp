@@ -16,7 +16,7 @@ namespace blipft::bench {
 namespace {
 constexpr int64_t kPoolBytes = int64_t{12} << 30;
 constexpr int64_t kRotateBytes = 150 << 20;  // more than twice an H200's L2 cache of 60 MB
-constexpr int64_t kMostSets = 256;
+constexpr int64_t kMaxSets = 256;
 constexpr int64_t kCachedTensor = 30'000'000;
 constexpr size_t kLaunches = 32;             // in a graph, at least
 constexpr int kReplays = 9, kWarmUps = 2;
@@ -129,7 +129,7 @@ void Harness::run(const std::string& op, const std::string& shape, const Cost& c
   const bool cached_too = sources == Sources::both && std::min(largest_, touched) <= kCachedTensor;
   if (cached_too) record(Source::cache, sets);
   const int64_t wanted = std::max<int64_t>(kRotateBytes / touched + 1, 2);
-  if (wanted > kMostSets) {  // so small that it is never out of the cache
+  if (wanted > kMaxSets) {  // so small that it is never out of the cache
     if (!cached_too) record(Source::cache, sets);
     return;
   }

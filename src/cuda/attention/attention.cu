@@ -83,8 +83,8 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
                a.query_tokens, " and ", a.kv_tokens);
   BLIPFT_CHECK(!a.packing || a.key_packing || a.query_tokens == a.kv_tokens,
                "attention of packed samples takes as many queries as keys, got ", a.query_tokens, " and ", a.kv_tokens);
-  BLIPFT_CHECK(a.relative.columns() <= attention::kMostRelativeColumns, "relative positions of ", a.relative.columns(),
-               " offsets are more than the ", attention::kMostRelativeColumns, " that a block keeps");
+  BLIPFT_CHECK(a.relative.columns() <= attention::kMaxRelativeColumns, "relative positions of ", a.relative.columns(),
+               " offsets are more than the ", attention::kMaxRelativeColumns, " that a block keeps");
   Params p{};
   p.q = view(a.q);
   p.k = view(a.k);
@@ -151,7 +151,7 @@ bool fits_tf32(const Params& p, DType dtype, std::initializer_list<View> views, 
 
 /// Maximum rows of a packed sample for which the one-pass kernels are preferred to wgmma_long. wgmma_long computes 7
 /// products instead of 5, in two kernels, but has no idle warps for samples that are shorter than others.
-constexpr int kMostOnePassRows = 96;
+constexpr int kMaxOnePassRows = 96;
 
 /// Enqueues backward; returns true if the kernel wrote p.dbias_partials.
 bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
@@ -164,7 +164,7 @@ bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
       attention::general_backward(p, dtype == DType::bf16, context.stream);
     return false;
   }
-  const bool tiles_first = p.starts && p.query_tokens > kMostOnePassRows && !p.dbias_partials;
+  const bool tiles_first = p.starts && p.query_tokens > kMaxOnePassRows && !p.dbias_partials;
   if (mma && tiles_first && attention::wgmma_long_backward(p, context)) return false;
   if (mma && (attention::wgmma_backward(p, context.stream) ||
               attention::mma_few_queries_backward(p, context.stream) ||

@@ -48,8 +48,8 @@ struct Layout {
   __host__ __device__ int delta() const { return lse() + query_room() * 4; }
   __host__ __device__ int bytes() const { return delta() + query_room() * 4; }
   __host__ __device__ int dout_groups() const {
-    constexpr int kMost = Threads / (P / 8);
-    return main_rows / 2 < kMost ? main_rows / 2 : kMost;
+    constexpr int kMax = Threads / (P / 8);
+    return main_rows / 2 < kMax ? main_rows / 2 : kMax;
   }
   // The column sums fit for any number of rows: at most (main_rows / TileRows + main_rows / 2) * P * 4 bytes, in 2 *
   // main_rows * KB * 2.

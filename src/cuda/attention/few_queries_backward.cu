@@ -159,14 +159,14 @@ __device__ __forceinline__ void store_query_gradients(const Params& p, int b, in
 }
 
 /// Starts copying Q and K, then dO and V: two groups of copies.
-template <class L, int D, int MostKeys>
+template <class L, int D, int MaxKeys>
 __device__ __forceinline__ void start_copies(const Params& p, int b, int h, uint32_t base, uint32_t v_tile, int steps,
                                              int kv_length) {
   load_rows<D, kQueries>(base + L::kQ, p, p.q, b, h, kQueries, p.query_tokens);
-  load_rows<D, MostKeys>(base + L::kK, p, p.k, b, h, 16 * steps, kv_length);
+  load_rows<D, MaxKeys>(base + L::kK, p, p.k, b, h, 16 * steps, kv_length);
   commit_copies();
   load_rows<D, kQueries>(base + L::kDout, p, p.dout, b, h, kQueries, p.query_tokens);
-  load_rows<D, MostKeys>(v_tile, p, p.v, b, h, 16 * steps, kv_length);
+  load_rows<D, MaxKeys>(v_tile, p, p.v, b, h, 16 * steps, kv_length);
   commit_copies();
 }
 

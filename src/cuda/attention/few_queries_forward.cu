@@ -157,16 +157,16 @@ template <int D, int Rounds, bool Drop>
 __global__ void __launch_bounds__(kThreads, forward_blocks<D>(Rounds)) few_queries_forward_kernel(const Params p) {
   extern __shared__ __align__(1024) char shared[];
   using L = Layout<D, Rounds, Drop>;
-  constexpr int kMostKeys = Rounds * kWarps * kPairKeys;
+  constexpr int kMaxKeys = Rounds * kWarps * kPairKeys;
   const int h = static_cast<int>(blockIdx.x) % p.heads, b = static_cast<int>(blockIdx.x) / p.heads;
   const DropoutMask mask(p, b);
   const int kv_length = p.kv_length(b), steps = (kv_length + 15) / 16;
   const uint32_t base_address = shared_address(shared), q_tile = base_address + L::kQ, k_tile = base_address + L::kK;
   const uint32_t v_tile = k_tile + L::tile_bytes(p.kv_tokens);
   load_rows<D, kQueries>(q_tile, p, p.q, b, h, kQueries, p.query_tokens);
-  load_rows<D, kMostKeys>(k_tile, p, p.k, b, h, 16 * steps, kv_length);
+  load_rows<D, kMaxKeys>(k_tile, p, p.k, b, h, 16 * steps, kv_length);
   commit_copies();
-  load_rows<D, kMostKeys>(v_tile, p, p.v, b, h, 16 * steps, kv_length);
+  load_rows<D, kMaxKeys>(v_tile, p, p.v, b, h, 16 * steps, kv_length);
   commit_copies();
   KeepBits keep{};
   if constexpr (Drop) keep = KeepBits::make(shared + L::kBits, mask, p, h);

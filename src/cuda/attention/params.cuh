@@ -233,7 +233,7 @@ void general_forward(const Params&, bool bf16, cudaStream_t);
 /// Writes to partials [splits, heads, behind + 1 + ahead] the sums of the scores' gradient for each offset between key
 /// and query, split into `splits` parts. Must run after general_backward(), which computes the row sums.
 void relative_gradient(const Params&, bool bf16, float* partials, int splits, cudaStream_t);
-constexpr int kMostRelativeColumns = 16384;  // maximum that a block keeps in shared memory
+constexpr int kMaxRelativeColumns = 16384;  // maximum that a block keeps in shared memory
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
 /// With a window; without dropout.

@@ -39,7 +39,7 @@ constexpr int kStepFloats = kStep<D> * kPitch<D>;
 template <int D, bool Drop>
 constexpr int kBlocks = D <= 64 && !Drop ? 3 : 2;
 
-constexpr int kMostParts = 8;  // maximum cluster size that every GPU with clusters supports
+constexpr int kMaxParts = 8;  // maximum cluster size that every GPU with clusters supports
 
 /// Computes delta of this lane's rows g and g + 8, and stores it in memory.
 __device__ __forceinline__ void make_deltas(float (&delta)[1][2], const PackedParams& p, int b, int h, int row0) {
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const P
 
 /// Returns the number of blocks among which the heads that share keys are divided.
 int parts_of(const Params& p) {
-  int parts = p.wgmma ? kMostParts : 1;  // wgmma implies a GPU with clusters
+  int parts = p.wgmma ? kMaxParts : 1;  // wgmma implies a GPU with clusters
   while (p.group % parts != 0) parts /= 2;
   return parts;
 }

@@ -35,13 +35,13 @@ constexpr int kGroups = 2, kRows = 64 * kGroups, kConsumers = 128 * kGroups, kTh
 constexpr int kConsumerWarps = kConsumers / 32;
 constexpr int kBox = 64 * 128;    ///< bytes of 64 rows of a part, the size of one copy
 constexpr int64_t kCacheBytes = 32 << 20;  ///< bytes of the other side's operands that should stay in the L2 cache
-constexpr int kLeastTokens = 64;  ///< minimum average length of a sample, so that tiles are not mostly empty
-constexpr int kMostSamples = 256; ///< packed or grouped: capacity of the table of samples in shared memory
+constexpr int kMinTokens = 64;  ///< minimum average length of a sample, so that tiles are not mostly empty
+constexpr int kMaxSamples = 256; ///< packed or grouped: capacity of the table of samples in shared memory
 
 /// True if the kernels support these arguments, apart from the head size, and are faster than those with mma.sync.
 inline bool fits(const Params& p) {
-  return p.wgmma && p.wide && !p.dropout && p.query_tokens == p.kv_tokens && p.rows >= kLeastTokens * p.batch &&
-         !(p.packed_or_grouped() && p.batch > kMostSamples);
+  return p.wgmma && p.wide && !p.dropout && p.query_tokens == p.kv_tokens && p.rows >= kMinTokens * p.batch &&
+         !(p.packed_or_grouped() && p.batch > kMaxSamples);
 }
 
 /// Calls `launch` with the head size as an integral constant, and with Params or PackedParams. Returns false if the

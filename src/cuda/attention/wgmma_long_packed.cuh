@@ -50,7 +50,7 @@ struct PackedWork {
 
 /// The table in shared memory.
 struct alignas(16) PackedTable {
-  uint32_t samples[kMostSamples];  ///< tiles << 16 | 0xffff - sample, descending
+  uint32_t samples[kMaxSamples];  ///< tiles << 16 | 0xffff - sample, descending
   PackedWork posted[2];            ///< Meeting::posted
   int total;                       ///< tiles of a head, over all samples
   // The producer's cursor: number of tiles before this level; blocks of work per tile at this level; number of samples
@@ -59,13 +59,13 @@ struct alignas(16) PackedTable {
 
   /// Fills the table. All threads of the block must call it, before a barrier.
   __device__ __forceinline__ void fill(const PackedParams& p, const PackedSchedule& schedule) {
-    static_assert(kMostSamples <= kThreads && kMostSamples < 0xffff);
+    static_assert(kMaxSamples <= kThreads && kMaxSamples < 0xffff);
     const int thread = fresh_thread();
     uint32_t own = 0;
     if (thread < p.batch)
       own = static_cast<uint32_t>((p.queries(thread) + kRows - 1) / kRows) << 16 |
             (0xffffu - static_cast<uint32_t>(thread));
-    if (thread < kMostSamples) samples[thread] = own;
+    if (thread < kMaxSamples) samples[thread] = own;
     __syncthreads();
     int place = 0, tiles = 0;
     if (thread < p.batch)

@@ -20,10 +20,10 @@ namespace {
 
 constexpr int kWarps = 4;           // of a block
 constexpr int kLoads = 4;           // keys that each group of L lanes loads before it computes
-constexpr int kLeastShare = 64;     // minimum number of positions of a block, if there are as many
-constexpr int64_t kMostShare = 1024;
-constexpr int64_t kMostSplits = 64;
-constexpr int kMostHeadSize = 256;
+constexpr int kMinShare = 64;     // minimum number of positions of a block, if there are as many
+constexpr int64_t kMaxShare = 1024;
+constexpr int64_t kMaxSplits = 64;
+constexpr int kMaxHeadSize = 256;
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -38,7 +38,7 @@ struct Shares {
   __device__ __forceinline__ Shares(const DecodeArgs& args, int64_t slot) {
     end = args.lengths[slot];
     first = args.first_place(end);
-    each = max(kLeastShare, (end - first + args.splits - 1) / args.splits);
+    each = max(kMinShare, (end - first + args.splits - 1) / args.splits);
     used = (end - first + each - 1) / each;
   }
 };
@@ -280,13 +280,13 @@ __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArg
 }
 
 /// Returns the maximum number of shares of a text, which depends only on the shapes. It gives enough blocks for all
-/// multiprocessors and no block more than kMostShare positions, as far as the scratch memory suffices.
+/// multiprocessors and no block more than kMaxShare positions, as far as the scratch memory suffices.
 int64_t splits_of(const AttentionDecode& args, int64_t blocks, const LaunchContext& launch) {
   const int64_t places = args.window > 0 ? std::min(args.window, args.cache.places) : args.cache.places;
-  const int64_t wanted = std::max(ceil_div(4 * launch.sm_count, blocks), ceil_div(places, kMostShare));
+  const int64_t wanted = std::max(ceil_div(4 * launch.sm_count, blocks), ceil_div(places, kMaxShare));
   const int64_t split_bytes = args.q.rows() * args.heads * (args.head_size + 2) * static_cast<int64_t>(sizeof(float));
   const int64_t room = launch.scratch && blocks <= kCounters ? launch.scratch_bytes / split_bytes : 0;
-  const int64_t splits = std::min({wanted, ceil_div(places, int64_t{kLeastShare}), kMostSplits, room});
+  const int64_t splits = std::min({wanted, ceil_div(places, int64_t{kMinShare}), kMaxSplits, room});
   return std::max<int64_t>(splits, 1);
 }
 
@@ -316,7 +316,7 @@ void CudaOps::attention_decode(const AttentionDecode& args, Stream stream) {
   check_args(args);
   if (args.q.numel() == 0) return;
   const int64_t d = args.head_size;
-  BLIPFT_CHECK(d <= kMostHeadSize, "attention_decode: head_size is ", d, ", this backend has at most ", kMostHeadSize);
+  BLIPFT_CHECK(d <= kMaxHeadSize, "attention_decode: head_size is ", d, ", this backend has at most ", kMaxHeadSize);
   BLIPFT_CHECK(args.cache.places < int64_t{1} << 30, "attention_decode: ", args.cache.places, " places are too many");
   const LaunchContext launch = context(stream);
   if (launch_shared_decode(args, launch)) return;

@@ -23,18 +23,18 @@ struct StepArgs {
 
 /// The end tokens that a text must not have yet, if they are few.
 struct BarredEnds {
-  static constexpr int kMost = 4;
-  int ids[kMost], count = 0;        ///< if `count` exceeds kMost, `ids` is incomplete
+  static constexpr int kMax = 4;
+  int ids[kMax], count = 0;        ///< if `count` exceeds kMax, `ids` is incomplete
 
   __device__ __forceinline__ BarredEnds(const RuleArrays& rules, const TextArrays& texts, int64_t slot) {
     if (rules.ends_barred(texts.lengths[slot], texts.prompt_lengths[slot])) count = static_cast<int>(rules.end_count);
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) ids[i] = i < count ? rules.ends[i] : -1;
+    for (int i = 0; i < kMax; ++i) ids[i] = i < count ? rules.ends[i] : -1;
   }
   __device__ __forceinline__ bool has(int64_t id) const {
     bool found = false;
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) found = found || ids[i] == static_cast<int>(id);
+    for (int i = 0; i < kMax; ++i) found = found || ids[i] == static_cast<int>(id);
     return found;
   }
 };
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T*
   // reach `least`. A smaller logit may have the same score due to the rounding of three sums, each by at most half an
   // ulp of its addends.
   const int wanted = row.wanted + barred.count;
-  if (a.rules.repetition_penalty == 1 && barred.count <= BarredEnds::kMost && wanted <= kRowThreads) {
+  if (a.rules.repetition_penalty == 1 && barred.count <= BarredEnds::kMax && wanted <= kRowThreads) {
     const float least = reached_by(wanted, own, shared);
     const float sums = log_softmax.largest - least + fabsf(log_softmax.log_total) + fabsf(row.before);
     if (put_best(row.logits, count, row.wanted, least - sums * 0x1p-20f, shared, score, put)) return;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T*
 
 /// One block per text.
 __global__ void __launch_bounds__(kTextThreads) beam_text_kernel(StepArgs args) {
-  __shared__ BeamCandidate best[BeamStep::kMostCandidates];
+  __shared__ BeamCandidate best[BeamStep::kMaxCandidates];
   __shared__ BeamPlan plan;
   const BeamArrays& a = args.beams;
   const int64_t text = args.text_of(blockIdx.x), first_row = blockIdx.x * args.rows_of_text;

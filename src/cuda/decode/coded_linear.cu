@@ -24,7 +24,7 @@
 namespace blipft {
 namespace {
 
-constexpr int kMostRows = 4;                  // rows of x in one launch
+constexpr int kMaxRows = 4;                  // rows of x in one launch
 constexpr int64_t kFewRows = 8;               // maximum rows for which this beats decoding the matrix first
 constexpr int kTableRow = 256, kTableBytes = 256 * kTableRow;  // 128 bytes of each row are the 32 copies
 __constant__ const CodeTable<16> kNf4Values = kNf4;
@@ -206,7 +206,7 @@ void launch_coded(const CodedArgs& args, const LaunchContext& launch) {
                     static_cast<size_t>(shared), launch, args);
 }
 
-constexpr int kMostWarps = 24;                // of the kernel below: more warps would exceed the registers
+constexpr int kMaxWarps = 24;                // of the kernel below: more warps would exceed the registers
 
 /// Partition of a block's rows of w: groups of `chunks` warps, each of which owns a part of the columns; a group
 /// processes `each` rows.
@@ -226,7 +226,7 @@ __device__ __forceinline__ float warp_sums(float a, float b, int lane) {
 /// One row of x; R rows of w per warp at a time. Columns beyond the chunks of all warps are processed in further parts.
 // The function has 66 lines because the loads around the wait, the loop and the end share registers.
 template <CodeBook kBook, int R>
-__global__ void __launch_bounds__(32 * kMostWarps) coded_row_kernel(CodedArgs args, RowShares shares) {
+__global__ void __launch_bounds__(32 * kMaxWarps) coded_row_kernel(CodedArgs args, RowShares shares) {
   using Part = Layout<kBook>;
   static_assert(R % 2 == 0);
   extern __shared__ __align__(256) unsigned char shared_bytes[];  // the table, then sums [rows, chunks]
@@ -292,10 +292,10 @@ __global__ void __launch_bounds__(32 * kMostWarps) coded_row_kernel(CodedArgs ar
 template <CodeBook kBook>
 void launch_row(const CodedArgs& args, const LaunchContext& launch) {
   using Part = Layout<kBook>;
-  const int64_t chunks = ceil_div(args.k, Part::kChunk), of_warps = ceil_div(chunks, ceil_div(chunks, kMostWarps));
+  const int64_t chunks = ceil_div(args.k, Part::kChunk), of_warps = ceil_div(chunks, ceil_div(chunks, kMaxWarps));
   const int64_t room = (launch.shared_bytes - Part::kTable) / (4 * of_warps);
   const int64_t rows = std::min(ceil_div(args.n, launch.sm_count), room);
-  const int64_t each = ceil_div(rows, kMostWarps / of_warps);
+  const int64_t each = ceil_div(rows, kMaxWarps / of_warps);
   const RowShares shares{static_cast<int>(rows), static_cast<int>(of_warps), static_cast<int>(each)};
   const auto kernel = coded_row_kernel<kBook, kBook == CodeBook::nf4 ? 2 : 4>;
   const int64_t shared = Part::kTable + rows * of_warps * 4;
@@ -314,14 +314,14 @@ void launch_rows(CodedArgs args, int64_t rows, const LaunchContext& launch) {
   const CodedArgs all = args;
   for (int64_t done = 0; done < rows; done += args.rows) {
     args = all;
-    args.rows = rows - done > 1 && kMostRows * round_up(whole, kChunk) <= most
-                    ? static_cast<int>(std::min<int64_t>(rows - done, kMostRows)) : 1;
+    args.rows = rows - done > 1 && kMaxRows * round_up(whole, kChunk) <= most
+                    ? static_cast<int>(std::min<int64_t>(rows - done, kMaxRows)) : 1;
     args.x += done * args.x_stride, args.y += done * args.y_stride;
     if (args.residual) args.residual += done * args.residual_stride;
     for (args.first = 0; args.first < whole; args.first += most) {
       args.k = static_cast<int>(std::min(most, whole - args.first));
       if (args.rows == 1) launch_coded<kBook, 32, 1, 1>(args, launch);
-      else launch_coded<kBook, 16, 2, kMostRows>(args, launch);
+      else launch_coded<kBook, 16, 2, kMaxRows>(args, launch);
       args.x += args.k, args.bias = nullptr;
       args.residual = args.y, args.residual_stride = args.y_stride;  // the other columns are added to y
     }

@@ -23,45 +23,45 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kKeys = 16;           // entries that a warp multiplies at a time
 constexpr int kStages = 2;          // number of such groups of entries in shared memory
 constexpr int kRows = 16;           // rows of a matrix product
-constexpr int kMostShared = 8;      // maximum number of slots
-constexpr int64_t kMostEntries = 2048;
+constexpr int kMaxShared = 8;      // maximum number of slots
+constexpr int64_t kMaxEntries = 2048;
 constexpr int64_t kFewPlaces = 128;  // maximum number of positions of a slot if none are shared
 constexpr int64_t kWarpsOfProcessor = 4;  // with fewer warps of work, splitting long texts over blocks is faster
 
 /// The cache rows that slots of a text see, with their positions and bits for the slots that see them.
 struct PlaceList {
   int32_t* rows;
-  uint32_t* seen;                   ///< position << kMostShared | bits of slots
+  uint32_t* seen;                   ///< position << kMaxShared | bits of slots
   int32_t* warps;                   ///< [kWarps], scratch
 
   /// Fills the list, ordered by position and then slot, and returns the number of entries. The whole block must call
   /// it.
   __device__ __forceinline__ int fill(const DecodeArgs& args, int64_t first_slot, int slots) const {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    int first[kMostShared], end[kMostShared], low = INT_MAX, high = 0, count = 0;
+    int first[kMaxShared], end[kMaxShared], low = INT_MAX, high = 0, count = 0;
 #pragma unroll
-    for (int b = 0; b < kMostShared; ++b) {
+    for (int b = 0; b < kMaxShared; ++b) {
       end[b] = b < slots ? args.lengths[first_slot + b] : 0;
       first[b] = args.first_place(end[b]);
       if (end[b] > 0) low = min(low, first[b]), high = max(high, end[b]);
     }
     for (int base = low; base < high; base += kThreads) {
       const int j = base + static_cast<int>(threadIdx.x);
-      int source[kMostShared], own = 0;
-      uint32_t bits[kMostShared];   // at a source's first slot: the slots with this source
+      int source[kMaxShared], own = 0;
+      uint32_t bits[kMaxShared];   // at a source's first slot: the slots with this source
 #pragma unroll
-      for (int b = 0; b < kMostShared; ++b) {
+      for (int b = 0; b < kMaxShared; ++b) {
         source[b] = -1, bits[b] = 0;
         if (j >= first[b] && j < end[b])
           source[b] = args.sources ? args.sources[(first_slot + b) * args.places + j] : static_cast<int>(first_slot) + b;
       }
 #pragma unroll
-      for (int b = 0; b < kMostShared; ++b) {
+      for (int b = 0; b < kMaxShared; ++b) {
         bool is_first = source[b] >= 0;
 #pragma unroll
         for (int before = 0; before < b; ++before) is_first = is_first && source[before] != source[b];
 #pragma unroll
-        for (int other = b; other < kMostShared; ++other)
+        for (int other = b; other < kMaxShared; ++other)
           if (is_first && source[other] == source[b]) bits[b] |= 1u << other;
         own += is_first;
       }
@@ -80,10 +80,10 @@ struct PlaceList {
         count += warps[w];
       }
 #pragma unroll
-      for (int b = 0; b < kMostShared; ++b) {
+      for (int b = 0; b < kMaxShared; ++b) {
         if (bits[b] == 0) continue;
         rows[at] = source[b] * static_cast<int>(args.places) + j;
-        seen[at++] = static_cast<uint32_t>(j) << kMostShared | bits[b];
+        seen[at++] = static_cast<uint32_t>(j) << kMaxShared | bits[b];
       }
       __syncthreads();              // before `warps` is overwritten and the list is read
     }
@@ -147,7 +147,7 @@ struct HeadOfText {
   __device__ __forceinline__ float score(float product, const DecodeRow& of, uint32_t seen) const {
     float x = product * args.scale;
     if (args.cap > 0) x = args.cap * tanhf(x / args.cap);
-    if (args.relative) x += args.relative_score(of.head, static_cast<int>(seen >> kMostShared) + 1 - of.end);
+    if (args.relative) x += args.relative_score(of.head, static_cast<int>(seen >> kMaxShared) + 1 - of.end);
     return x * kLog2E;
   }
 
@@ -261,7 +261,7 @@ void launch(DecodeArgs args, int64_t blocks, int64_t room, const LaunchContext& 
 
 bool launch_shared_decode(const AttentionDecode& op, const LaunchContext& context) {
   const int64_t d = op.head_size, slots = op.sharing;
-  if (slots > kMostShared || (slots == 1 && op.cache.places > kFewPlaces) || op.q.dtype != DType::bf16 || d % 8 != 0 || d > 128) return false;
+  if (slots > kMaxShared || (slots == 1 && op.cache.places > kFewPlaces) || op.q.dtype != DType::bf16 || d % 8 != 0 || d > 128) return false;
   if (!all_aligned16(op.cache.keys, op.cache.values, op.out) || op.q.row_stride % 2 != 0 ||
       reinterpret_cast<uintptr_t>(op.q.data) % 4 != 0 || op.cache.keys.rows() > INT32_MAX)
     return false;
@@ -269,7 +269,7 @@ bool launch_shared_decode(const AttentionDecode& op, const LaunchContext& contex
   args.parts = static_cast<int>(ceil_div(args.group, std::min<int64_t>(args.group, kRows / slots)));
   const int64_t texts = op.q.rows() / slots, tasks = op.kv_heads * args.parts;
   const int64_t room = slots * (op.window > 0 ? std::min(op.window, op.cache.places) : op.cache.places);
-  if (room > kMostEntries || texts * tasks < kWarpsOfProcessor * context.sm_count) return false;
+  if (room > kMaxEntries || texts * tasks < kWarpsOfProcessor * context.sm_count) return false;
   const int64_t blocks = texts * ceil_div(tasks, kWarps);
   if (d <= 64) launch<64>(args, blocks, room, context);
   else if (d <= 80) launch<80>(args, blocks, room, context);

@@ -29,7 +29,7 @@ struct Architecture {
   }
 };
 
-constexpr int kLeastArchitecture = 80;  // for bf16 matrix instructions and asynchronous copies to shared memory
+constexpr int kMinArchitecture = 80;  // for bf16 matrix instructions and asynchronous copies to shared memory
 
 /// Parses a list like "80 90a"; throws Error if a word is not an architecture.
 inline std::vector<Architecture> parse_architectures(const std::string& list) {
@@ -59,8 +59,8 @@ inline std::string architectures_with(std::vector<Architecture> built, int gpu) 
 /// latest that it can run. If there is none, throws a UserError that names the GPU and a sufficient CUDA_ARCH.
 inline Architecture code_for(const std::vector<Architecture>& built, const std::string& name, int major, int minor) {
   const int gpu = 10 * major + minor;
-  BLIPFT_USER_CHECK(gpu >= kLeastArchitecture, name, " has compute capability ", major, ".", minor, "; blipft needs ",
-                    kLeastArchitecture / 10, ".", kLeastArchitecture % 10,
+  BLIPFT_USER_CHECK(gpu >= kMinArchitecture, name, " has compute capability ", major, ".", minor, "; blipft needs ",
+                    kMinArchitecture / 10, ".", kMinArchitecture % 10,
                     " or later; use another GPU, or parallel.device=cpu");
   const auto rank = [](const Architecture& a) { return std::tuple(a.number, a.suffix == 'a', a.suffix == 'f'); };
   std::optional<Architecture> best;

@@ -10,11 +10,11 @@
 namespace blipft {
 namespace {
 
-constexpr int kMostSlots = 4;
+constexpr int kMaxSlots = 4;
 
 /// Destinations of one timestamp.
 struct Slots {
-  int64_t* at[kMostSlots];
+  int64_t* at[kMaxSlots];
   int count;
 };
 
@@ -148,7 +148,7 @@ void join_timestamps(cudaGraph_t graph, cudaGraphNode_t node, std::unordered_set
   for (bool found = true; found;) {
     found = false;
     for (cudaGraphNode_t next : after(node).nodes) {
-      if (!reads_clock(next, next_params, next_slots) || slots.count + next_slots.count > kMostSlots) continue;
+      if (!reads_clock(next, next_params, next_slots) || slots.count + next_slots.count > kMaxSlots) continue;
       if (before(next).nodes.size() != 1) continue;
       for (int i = 0; i < next_slots.count; ++i) slots.at[slots.count++] = next_slots.at[i];
       Neighbours later = after(next);

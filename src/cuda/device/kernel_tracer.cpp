@@ -144,10 +144,10 @@ void take(const CUpti_Activity* activity) {
   }
 }
 
-void CUPTIAPI buffer_wanted(uint8_t** buffer, size_t* bytes, size_t* most_records) {
+void CUPTIAPI buffer_wanted(uint8_t** buffer, size_t* bytes, size_t* max_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
   *bytes = *buffer ? kBufferBytes : 0;
-  *most_records = 0;                       // no limit besides the buffer's size
+  *max_records = 0;                       // no limit besides the buffer's size
 }
 
 void CUPTIAPI buffer_full(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid_bytes) {

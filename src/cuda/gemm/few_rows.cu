@@ -12,11 +12,11 @@
 namespace blipft {
 namespace {
 
-constexpr int kMostThreads = 256;
-constexpr int kMostPacks = 8;                 // of a thread at a time, 8 columns each
+constexpr int kMaxThreads = 256;
+constexpr int kMaxPacks = 8;                 // of a thread at a time, 8 columns each
 constexpr int kThreadsOfProcessor = 1024;     // with up to 3 packs; half as many with more registers
 constexpr int kSumBytes = 32 << 10;           // maximum of shared memory
-constexpr int64_t kMostRows = 2;
+constexpr int64_t kMaxRows = 2;
 
 struct FewRowsArgs {
   const bf16 *w, *x, *bias, *residual;
@@ -63,7 +63,7 @@ __device__ __forceinline__ float product_of_eight(const uint4& w, const uint4& x
 
 /// M rows of x. If a row is longer than the packs of all threads, it is processed in parts.
 template <int M, int kRows, int kPacks>
-__global__ void __launch_bounds__(kMostThreads) few_rows_kernel(FewRowsArgs args) {
+__global__ void __launch_bounds__(kMaxThreads) few_rows_kernel(FewRowsArgs args) {
   extern __shared__ float few_rows_sums[];    // [M, rows, warps]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int begin = static_cast<int>(blockIdx.x) * args.rows, end = min(begin + args.rows, args.n);
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kMostThreads) few_rows_kernel(FewRowsArgs args
 template <int M, int kPacks>
 void launch(FewRowsArgs args, const LaunchContext& launch) {
   constexpr int kRows = kPacks == 1 ? 4 : kPacks == 2 ? 2 : 1;
-  const int64_t packs = args.k / 8, parts = ceil_div(packs, kPacks * kMostThreads);
+  const int64_t packs = args.k / 8, parts = ceil_div(packs, kPacks * kMaxThreads);
   const int64_t threads = round_up(ceil_div(packs, kPacks * parts), 32), warps = threads / 32;
   const int64_t blocks = launch.sm_count * (kThreadsOfProcessor / (kPacks <= 3 ? 1 : 2) / threads);
   args.rows = static_cast<int>(std::min<int64_t>(ceil_div(args.n, blocks), kSumBytes / (M * warps * 4)));
@@ -127,7 +127,7 @@ void launch(FewRowsArgs args, const LaunchContext& launch) {
 
 template <int M>
 void launch_packs(const FewRowsArgs& args, const LaunchContext& to) {
-  const int64_t packs = ceil_div(args.k, 8 * kMostThreads), parts = ceil_div(packs, int64_t{kMostPacks});
+  const int64_t packs = ceil_div(args.k, 8 * kMaxThreads), parts = ceil_div(packs, int64_t{kMaxPacks});
   switch (ceil_div(packs, parts)) {
     case 1: return launch<M, 1>(args, to);
     case 2: return launch<M, 2>(args, to);
@@ -136,7 +136,7 @@ void launch_packs(const FewRowsArgs& args, const LaunchContext& to) {
     case 5: return launch<M, 5>(args, to);
     case 6: return launch<M, 6>(args, to);
     case 7: return launch<M, 7>(args, to);
-    default: return launch<M, kMostPacks>(args, to);
+    default: return launch<M, kMaxPacks>(args, to);
   }
 }
 
@@ -144,7 +144,7 @@ void launch_packs(const FewRowsArgs& args, const LaunchContext& to) {
 
 bool launch_few_rows(const LinearForward& op, const LaunchContext& context) {
   const int64_t rows = op.x.rows(), k = op.x.cols();
-  if (op.x.dtype != DType::bf16 || rows < 1 || rows > kMostRows || k % 8 != 0 || k < 8 ||
+  if (op.x.dtype != DType::bf16 || rows < 1 || rows > kMaxRows || k % 8 != 0 || k < 8 ||
       op.activation == Activation::gelu || !all_aligned16(op.x, op.w) ||
       (rows > 1 && op.x.row_stride % 8 != 0))
     return false;

@@ -21,7 +21,7 @@ constexpr int kQuickCandidates = 16, kThoroughCandidates = 64;
 /// Below this, launches cost more than a choice saves; plain f32 products are for comparisons, not for speed.
 constexpr double kThoroughFlops = 2e8;
 /// Choices for other sizes that replace a search: minimum and maximum number, and maximum ratio of the sizes.
-constexpr size_t kFewestSimilar = 2, kMostSimilar = 4;
+constexpr size_t kFewestSimilar = 2, kMaxSimilar = 4;
 constexpr double kSimilarFactor = 2;
 /// After this time a search over many products writes its results to the file and lets other processes search.
 constexpr std::chrono::seconds kTurn{2};
@@ -268,7 +268,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlanner::chosen_for_similar(const GemmProb
   }
   std::vector<cublasLtMatmulAlgo_t> nearest;
   for (const auto& [factor, plan] : by_factor)
-    if (nearest.size() < kMostSimilar) nearest.push_back(plan->algorithm);
+    if (nearest.size() < kMaxSimilar) nearest.push_back(plan->algorithm);
   return nearest;
 }
 

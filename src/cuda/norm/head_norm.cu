@@ -14,7 +14,7 @@ namespace blipft {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kMostOfWarp = 1024;      // largest group of a warp, in elements
+constexpr int64_t kMaxOfWarp = 1024;      // largest group of a warp, in elements
 
 struct HeadArgs {
   int64_t groups = 0;                      // of a row
@@ -251,7 +251,7 @@ bool with_lanes(const HeadArgs& args, bool packs, const Launch& launch) {
 /// Calls launch(elements of a pack, team is a block, blocks), the first two as integral constants.
 template <class T, class Launch>
 void with_teams(const HeadArgs& args, bool packs, const Launch& launch) {
-  const bool block = args.size > kMostOfWarp;
+  const bool block = args.size > kMaxOfWarp;
   const auto blocks = static_cast<unsigned>(block ? args.pairs : ceil_div(args.pairs, kWarps));
   dispatch_bool(block, [&](auto of_block) {
     if (packs) launch(std::integral_constant<int, kVector<T>>(), of_block, blocks);

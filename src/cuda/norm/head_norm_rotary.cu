@@ -12,7 +12,7 @@ namespace blipft {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostRows = 8;               // of a block
+constexpr int kMaxRows = 8;               // of a block
 constexpr int kPacksOfBlock = 1024;        // approximate; each pack is read and written once
 
 struct TurnArgs {
@@ -23,7 +23,7 @@ struct TurnArgs {
   bool rounds_once = false, inverse = false;
   float magnitude = 1;
   const int32_t* positions = nullptr;
-  float frequencies[Rotary::kMostFrequencies] = {};
+  float frequencies[Rotary::kMaxFrequencies] = {};
 };
 
 /// Per-thread position in the block, and the angles that the block shares.
@@ -73,7 +73,7 @@ __device__ __forceinline__ void round_all(float (&x)[N]) {
 template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads)
 norm_then_turn_kernel(const T* x, const T* __restrict__ gamma, T* y, float* __restrict__ rstds, const __grid_constant__ TurnArgs args) {
-  __shared__ float cosines[kMostRows * Rotary::kMostFrequencies], sines[kMostRows * Rotary::kMostFrequencies];
+  __shared__ float cosines[kMaxRows * Rotary::kMaxFrequencies], sines[kMaxRows * Rotary::kMaxFrequencies];
   join_chain();
   const Turn<N, kLanes> here(args, cosines, sines);
   float of_a[N] = {}, of_b[N] = {};
@@ -114,7 +114,7 @@ template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads)
 turn_then_norm_backward_kernel(T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const float* __restrict__ rstds,
                                const __grid_constant__ TurnArgs args) {
-  __shared__ float cosines[kMostRows * Rotary::kMostFrequencies], sines[kMostRows * Rotary::kMostFrequencies];
+  __shared__ float cosines[kMaxRows * Rotary::kMaxFrequencies], sines[kMaxRows * Rotary::kMaxFrequencies];
   const Turn<N, kLanes> here(args, cosines, sines);
   float of_a[N] = {}, of_b[N] = {};
   if (here.inside) load(gamma + here.column, of_a), load(gamma + here.half + here.column, of_b);
@@ -173,7 +173,7 @@ template <class T, class Launch>
 void with_lanes(TurnArgs& args, const Launch& launch) {
   const int packs = args.size / 2 / kVector<T>;  // packs of half a head
   const int64_t packs_of_row = int64_t{2} * packs * args.groups;
-  args.block_rows = static_cast<int>(std::clamp<int64_t>(kPacksOfBlock / packs_of_row, 1, kMostRows));
+  args.block_rows = static_cast<int>(std::clamp<int64_t>(kPacksOfBlock / packs_of_row, 1, kMaxRows));
   const auto blocks = static_cast<unsigned>(ceil_div(args.rows, args.block_rows));
   if (packs <= 4) launch(std::integral_constant<int, 4>(), blocks);
   else if (packs <= 8) launch(std::integral_constant<int, 8>(), blocks);

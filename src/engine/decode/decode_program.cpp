@@ -17,7 +17,7 @@ DecodeProgram::DecodeProgram(const DecodeParts& parts, DecodeProgramSettings set
   BLIPFT_CHECK(!inputs_.has_source() || s.prompt_text.packed_source_rows == s.prompts * s.prompt_text.source_tokens,
                "sources of ", s.prompt_text.packed_source_rows, " rows, and any ", s.prompts, " prompts of ",
                s.prompt_text.source_tokens, " ids are to fit");
-  BLIPFT_CHECK(s.most_ids >= 2 && s.prompts >= 1 && s.prompt_text.packed(), "generation of ", s.most_ids, " ids, ",
+  BLIPFT_CHECK(s.max_ids >= 2 && s.prompts >= 1 && s.prompt_text.packed(), "generation of ", s.max_ids, " ids, ",
                s.prompts, " prompts at once, packed");
   if (parts_.own_workspace)
     workspace_ = parts_.arena->persistent(Owner::workspace, "workspace of the ops", DType::u8, {2 * kWorkspaceBytes});
@@ -42,7 +42,7 @@ const char* DecodeProgram::pass_name(Pass pass) {
 }
 
 void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
-  const int64_t s = settings_.slots, l = settings_.most_ids, g = settings_.prompts, b = settings_.beams;
+  const int64_t s = settings_.slots, l = settings_.max_ids, g = settings_.prompts, b = settings_.beams;
   const int64_t v = inputs_.vocabulary, rows = layout_.rows(), c = places();
   const auto i32 = [&](const Shape& shape) { return data.add(DType::i32, shape); };
   state.batch = data.add(DType::u8, {layout_.bytes()});
@@ -120,7 +120,7 @@ void DecodeProgram::bind() {
   joined_ = device.create_event();
   taken_ = device.create_event();
   host_block_ = std::make_unique<HostMemory>(device, state_->prompt_bytes);
-  const int64_t s = settings_.slots, l = settings_.most_ids;
+  const int64_t s = settings_.slots, l = settings_.max_ids;
   const int64_t view = 4 * (2 * s * l + 2 * s + s * l + 2 * s) + 8 * Block::kAlignment;
   for (int64_t i = 0; i < kViews; ++i) views_.push_back(std::make_unique<Readback>(device, view));
   const char* const pass = pass_name(Pass::prompts);
@@ -243,7 +243,7 @@ void DecodeProgram::read_prompts(std::span<const NewText> texts) {
   for (const NewText& text : texts) {
     const auto count = static_cast<int64_t>(text.ids.size());
     const TextShape& shape = settings_.prompt_text;
-    BLIPFT_CHECK(count >= 1 && ids_before(count) < text.limit && text.limit <= settings_.most_ids &&
+    BLIPFT_CHECK(count >= 1 && ids_before(count) < text.limit && text.limit <= settings_.max_ids &&
                      count <= (inputs_.has_source() ? shape.source_tokens : shape.tokens),
                  "a prompt of ", count, " ids that is to end at ", text.limit);
     BLIPFT_CHECK(text.slot >= 0 && text.slot + settings_.beams <= settings_.slots && text.slot % settings_.beams == 0,
@@ -323,7 +323,7 @@ void DecodeProgram::enqueue(Pass pass) {
   const StepContext context{.ops = *parts_.ops, .device = *parts_.device, .arena = arena, .units = *parts_.strategy,
                             .stream = parts_.device->compute_stream(), .side = parts_.device->side_stream(),
                             .forked = forked_, .joined = joined_, .observer = parts_.observer, .seed = 0,
-                            .training = false, .most_coded_rows = parts_.ops->coded_rows(parts_.compute)};
+                            .training = false, .max_coded_rows = parts_.ops->coded_rows(parts_.compute)};
   if (pass == Pass::units) parts_.strategy->begin_evaluation(0, UnitsOfEvaluation::gather);
   else
     parts_.strategy->begin_evaluation(static_cast<size_t>(pass), settings_.keeps_units ? UnitsOfEvaluation::kept
@@ -443,7 +443,7 @@ DecodeView DecodeProgram::view() {
     if (!like) return {};
     return {block.add(like.dtype, like.shape).as<const float>(), static_cast<size_t>(like.numel())};
   };
-  DecodeView view{.most_ids = settings_.most_ids};
+  DecodeView view{.max_ids = settings_.max_ids};
   view.ids = i32(state.decode.ids);
   view.lengths = i32(state.decode.lengths);
   view.done = i32(state.decode.done);

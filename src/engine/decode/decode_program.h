@@ -31,7 +31,7 @@ struct DecodeProgramSettings {
   int64_t slots = 1;                       ///< S, a multiple of `beams`
   int64_t beams = 1;                       ///< B; 1: no beam search
   int64_t prompts = 1;                     ///< G
-  int64_t most_ids = 0;                    ///< L
+  int64_t max_ids = 0;                    ///< L
   TextShape prompt_text;                   ///< of a reading of G prompts; packed. Any G of them fit its sources
   TokenRules rules;                        ///< but for its tensor: ends
   std::vector<int32_t> ends;               ///< ids that end a text
@@ -75,7 +75,7 @@ struct TextLikelihood {
 
 /// The state of all slots after a step, in host memory that holds until the next step but one is read back.
 struct DecodeView {
-  int64_t most_ids = 0;
+  int64_t max_ids = 0;
   std::span<const int32_t> ids, lengths, done;  ///< [S, L], [S], [S] (DecodeEnd)
   std::span<const float> log_probs;             ///< [S, L], of generated ids; without beams
   std::span<const int32_t> finished_ids, finished_lengths;  ///< [S / B, B, L] and [S / B, B]: best first; with beams
@@ -131,7 +131,7 @@ class DecodeProgram {
     std::unique_ptr<Graph> graph;
     bool warm = false;                     // has run once without a graph
   };
-  int64_t places() const { return inputs_.text_prefix() + settings_.most_ids; }
+  int64_t places() const { return inputs_.text_prefix() + settings_.max_ids; }
   int64_t memory_places() const { return inputs_.prefix_rows + settings_.prompt_text.source_tokens; }  // P
   int64_t texts() const { return settings_.slots / settings_.beams; }
   void lay_out(Block& data, Block& cache, State& state) const;

@@ -8,15 +8,15 @@ namespace blipft {
 namespace {
 
 // Texts that grow at once: more make a step longer about as much as they bring, past some hundreds.
-constexpr int64_t kMostSlots = 256, kMostSlotsOnCpu = 16;
+constexpr int64_t kMaxSlots = 256, kMaxSlotsOnCpu = 16;
 // Rows of prompts that are read at once: enough for the matrix products to be at their best.
 constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512;
 
 }  // namespace
 
-int64_t most_slots(const GenerateSettings& settings, int64_t batch_size, int64_t texts, bool gpu) {
+int64_t max_slots(const GenerateSettings& settings, int64_t batch_size, int64_t texts, bool gpu) {
   if (batch_size > 0) return batch_size * settings.beams;
-  const int64_t useful = std::min(texts * settings.beams, gpu ? kMostSlots : kMostSlotsOnCpu);
+  const int64_t useful = std::min(texts * settings.beams, gpu ? kMaxSlots : kMaxSlotsOnCpu);
   return std::max(settings.beams, useful / settings.beams * settings.beams);
 }
 
@@ -27,10 +27,10 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   program.beams = settings.beams;
   const int64_t before = inputs.has_source() ? 1 : work.longest_prompt;  // ids of a slot
   const int64_t sources = inputs.has_source() ? std::max<int64_t>({1, work.longest_prompt, work.longest_instruction}) : 0;
-  program.most_ids = settings.max_ids(inputs, work.longest_prompt);
+  program.max_ids = settings.max_ids(inputs, work.longest_prompt);
   const int64_t tokens = std::max<int64_t>({2, before, work.longest_text, inputs.has_source() ? 0 : work.longest_instruction});
   const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + sources + inputs.prefix_rows;
-  program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
+  program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMaxPrompts, slots / settings.beams));
   program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens, .source_tokens = sources,
                          .packed_source_rows = program.prompts * sources};
   program.rules = settings.rules;

@@ -27,10 +27,10 @@ struct EvaluationWork {
 };
 
 /// Prompts that are read at once, at most.
-inline constexpr int64_t kMostPrompts = 64;
+inline constexpr int64_t kMaxPrompts = 64;
 
 /// Slots for so many texts of a rank, at most. `batch_size`: texts at once; 0: as many as are useful.
-int64_t most_slots(const GenerateSettings& settings, int64_t batch_size, int64_t texts, bool gpu);
+int64_t max_slots(const GenerateSettings& settings, int64_t batch_size, int64_t texts, bool gpu);
 
 /// The program's shape for such texts with so many slots. `inputs` say what the model reads.
 DecodeProgramSettings decode_settings(const GenerateSettings& settings, const ModelInputs& inputs,

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostBeams = 32;         // as many as BeamStep takes
+constexpr int64_t kMaxBeams = 32;         // as many as BeamStep takes
 
 // Keys of generation_config.json that change tokens unless they have this value or are absent. Some do so only for texts
 // that are drawn, or searched for with beams.
@@ -71,7 +71,7 @@ void add_ends(const json& object, const std::string& file, std::vector<int32_t>&
   const auto found = object.find("eos_token_id");
   if (found == object.end() || found->is_null()) return;
   const auto add = [&](const json& id) {
-    BLIPFT_USER_CHECK(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostRows, file,
+    BLIPFT_USER_CHECK(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxRows, file,
                       ": eos_token_id: found ", io::brief(*found), ", expected an id or a list of ids");
     ends.push_back(id.get<int32_t>());
   };
@@ -147,9 +147,9 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   rules.min_new_tokens = count("min_new_tokens", g.min_new_tokens);
   // As transformers does: min_new_tokens wins over min_length.
   if (rules.min_new_tokens == 0) rules.min_length = fields.get<int64_t>("min_length", 0);
-  settings.beams = given("num_beams") ? g.num_beams : fields.positive("num_beams", g.num_beams, kMostBeams);
+  settings.beams = given("num_beams") ? g.num_beams : fields.positive("num_beams", g.num_beams, kMaxBeams);
   settings.returned = given("num_return_sequences") ? g.num_return_sequences
-                                                    : fields.positive("num_return_sequences", g.num_return_sequences, kMostBeams);
+                                                    : fields.positive("num_return_sequences", g.num_return_sequences, kMaxBeams);
   BLIPFT_USER_CHECK(!rules.sample || settings.beams == 1, place_of(config, "generate.num_beams"), ": generate.num_beams: ",
                     settings.beams, " beams and draws (do_sample) at once are not supported; give generate.num_beams=1 or "
                     "generate.do_sample=false");
@@ -161,10 +161,10 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   settings.length_penalty = static_cast<float>(number("length_penalty", g.length_penalty));
   settings.early_stopping = given("early_stopping") ? g.early_stopping : early_stopping_of(object, file);
   settings.max_new_tokens = given("max_new_tokens") ? g.max_new_tokens
-                                                    : fields.positive("max_new_tokens", g.max_new_tokens, kMostRows);
+                                                    : fields.positive("max_new_tokens", g.max_new_tokens, kMaxRows);
   settings.file = file;
   if (!given("max_new_tokens") && !fields.has("max_new_tokens") && fields.has("max_length"))
-    settings.max_length = fields.positive("max_length", 1, kMostRows);
+    settings.max_length = fields.positive("max_length", 1, kMaxRows);
   settings.ends = ends_of(folder, object, file, tokenizer);
   for (const int32_t id : settings.ends)
     BLIPFT_USER_CHECK(id < inputs.vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", inputs.vocabulary,

@@ -110,7 +110,7 @@ PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const M
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
   std::shared_ptr<const Dataset> dataset =
       source.held_out ? open_validation(config, texts) : open_dataset(source.path, config.data.format, texts);
-  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->files_beside_pictures(),
+  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->other_files(),
                     place_of(config, source.key), ": ", source.key, ": ", source.path,
                     " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
   if (inputs.has_picture() && config.data.on_bad_sample != FaultAction::skip) dataset->check_picture_formats();

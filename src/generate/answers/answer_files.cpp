@@ -13,7 +13,7 @@ namespace blipft {
 
 namespace {
 
-constexpr int kMostFolders = 9999;
+constexpr int kMaxFolders = 9999;
 
 // mkdir makes a folder that was not there: two generations never share one.
 std::string make_folder(const Config& config) {
@@ -22,7 +22,7 @@ std::string make_folder(const Config& config) {
   std::filesystem::create_directories(output, error);
   BLIPFT_USER_CHECK(!error, place_of(config, "output.path"), ": output.path: cannot create the folder ", output, ": ",
                     error.message(), "; choose a folder that you may write to");
-  for (int i = 1; i <= kMostFolders; ++i) {
+  for (int i = 1; i <= kMaxFolders; ++i) {
     char number[16];
     std::snprintf(number, sizeof number, "%04d", i);
     const std::string folder = concat(output, "/generated-", number);
@@ -30,14 +30,14 @@ std::string make_folder(const Config& config) {
     BLIPFT_USER_CHECK(errno == EEXIST, place_of(config, "output.path"), ": output.path: cannot create ", folder, ": ",
                       io::errno_text(), "; choose a folder that you may write to");
   }
-  throw UserError(concat(place_of(config, "output.path"), ": output.path: ", output, " has ", kMostFolders,
+  throw UserError(concat(place_of(config, "output.path"), ": output.path: ", output, " has ", kMaxFolders,
                          " folders generated-NNNN already; choose another output.path"));
 }
 
 }  // namespace
 
 AnswerFiles::AnswerFiles(const Config& config, const World& world) : world_(world) {
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (world_.rank() != 0) return;
     folder_ = make_folder(config);
     write("config.yaml", to_yaml(config, false));

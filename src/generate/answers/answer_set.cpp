@@ -29,7 +29,7 @@ class Turn {
 // Pictures that other threads read, in order.
 struct Ahead {
   Ahead(size_t first, size_t ranks, int64_t threads, SeePicture seen)
-      : next(first), step(ranks), most(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMostPrompts))),
+      : next(first), step(ranks), most(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMaxPrompts))),
         free_threads(threads), see(std::move(seen)) {}
   size_t next, step, most;
   std::counting_semaphore<> free_threads;  // these two outlive what reads
@@ -55,7 +55,7 @@ void AnswerSet::read_texts() {
   const int64_t count = samples_ > 0 ? std::min(samples_, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {
     try {
-      texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.most_ids(), model_.inputs.vocabulary,
+      texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.max_ids(), model_.inputs.vocabulary,
                                 model_.instructions, model_.inputs.decoder_start));
     } catch (const UserError& error) {
       prompts_.leave_out_everywhere(error.what());

@@ -13,8 +13,8 @@
 #include "generate/answers/answer_files.h"
 #include "generate/answers/choice_set.h"
 #include "generate/generation.h"
-#include "generate/weight_source.h"
 #include "generate/records.h"
+#include "generate/weight_source.h"
 
 namespace blipft {
 
@@ -52,13 +52,13 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
   std::vector<TokenizedText> texts;        // of this rank's questions, one a choice
   Config config;
   Fact data;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     config = with_held_out_of_run(asked, generation.model().source);
     set = std::make_unique<ChoiceSet>(config, generation.model());
     const PromptSource samples = prompt_source(config, true);
     data = whole_file_fact(concat("the data at ", samples.key), samples.path);
     texts = set->texts_of_rank(world.rank(), world.size());
-    if (world.rank() == 0) tell_samples(config, generation.model().source);
+    if (world.rank() == 0) print_samples(config, generation.model().source);
   });
   const std::vector<Question>& questions = set->questions();
   check_same_config(config, world);
@@ -75,7 +75,7 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
   const std::vector<double> mine = likelihoods_of(generation, texts);  // in collectives, where the ranks share weights
   world.activity().phase(Activity::Phase::results);
   const std::vector<std::string> of_ranks = world.gather_texts(bytes_of_records(mine));
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     if (world.rank() != 0) return;
     std::vector<std::vector<double>> likelihoods(of_ranks.size());
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) append_records(of_ranks[rank], likelihoods[rank]);

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostBytes = int64_t{1} << 30;
+constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
 Question question_of(const json& record, const std::string& place) {
   BLIPFT_USER_CHECK(record.is_object(), place, ": found ", io::brief(record), ", expected an object");
@@ -54,7 +54,7 @@ Question question_of(const json& record, const std::string& place) {
 
 // Of a JSON list, or of a record a line; the first `most`, 0: all. Records that are no questions have an error.
 std::vector<Question> read_questions(const std::string& file, int64_t most) {
-  const std::string text = io::read_whole_file(file, kMostBytes);
+  const std::string text = io::read_whole_file(file, kMaxBytes);
   std::vector<Question> questions;
   const auto wanted = [&] { return most == 0 || static_cast<int64_t>(questions.size()) < most; };
   const auto add = [&](const std::string& place, const std::function<json()>& record) {
@@ -113,7 +113,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   TokenizedText text;
   if (const ModelInputs& inputs = model.inputs; inputs.has_source()) {  // lm-eval: the query is the encoder's text
     const Dataset::Sample sample{.name = question.place, .segments = {{query, false}, {answer, true}}};
-    text = tokenize(sample, tokenizer, model.most_ids(), inputs.vocabulary, {}, inputs.decoder_start);
+    text = tokenize(sample, tokenizer, model.max_ids(), inputs.vocabulary, {}, inputs.decoder_start);
     const size_t behind = std::min(tokenizer.suffix_ids().size(), text.ids.size() - 2);
     text.ids.resize(text.ids.size() - behind);
     text.learnt.resize(text.ids.size());
@@ -133,7 +133,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   context = std::min(context + prefix.size(), text.ids.size() - 1);
   text.learnt.assign(text.ids.size(), 0);
   std::fill(text.learnt.begin() + static_cast<std::ptrdiff_t>(context), text.learnt.end(), 1);
-  const auto most = static_cast<size_t>(model.most_ids());
+  const auto most = static_cast<size_t>(model.max_ids());
   if (text.ids.size() > most) {
     const auto cut = static_cast<std::ptrdiff_t>(text.ids.size() - most);
     text.ids.erase(text.ids.begin(), text.ids.begin() + cut);

@@ -14,13 +14,13 @@ namespace blipft {
 namespace {
 
 // In a page: mail takes files of some 18 MB.
-constexpr int64_t kMostBytes = int64_t{12} << 20;
-// As large as they are shown; photos of this size come to about 14 KB in base64, and so many of them to kMostBytes.
-constexpr int64_t kSide = 240, kLeastSide = 64, kPictures = 800;
+constexpr int64_t kMaxBytes = int64_t{12} << 20;
+// As large as they are shown; photos of this size come to about 14 KB in base64, and so many of them to kMaxBytes.
+constexpr int64_t kSide = 240, kMinSide = 64, kPictures = 800;
 
 int64_t side_of(int64_t pictures) {
   const double fewer = std::sqrt(static_cast<double>(kPictures) / static_cast<double>(std::max(kPictures, pictures)));
-  return std::max(kLeastSide, static_cast<int64_t>(kSide * fewer));
+  return std::max(kMinSide, static_cast<int64_t>(kSide * fewer));
 }
 
 int64_t count_pictures(const std::vector<PromptedSample>& prompts) {
@@ -32,17 +32,17 @@ int64_t count_pictures(const std::vector<PromptedSample>& prompts) {
 }  // namespace
 
 Thumbnails::Thumbnails(const std::vector<PromptedSample>& prompts, int64_t ranks)
-    : prompts_(prompts), most_side_(side_of(count_pictures(prompts))), most_bytes_(kMostBytes / ranks) {}
+    : prompts_(prompts), max_side_(side_of(count_pictures(prompts))), max_bytes_(kMaxBytes / ranks) {}
 
 void Thumbnails::add(int64_t prompt, const Image& image) {
   const std::string& name = prompts_[static_cast<size_t>(prompt)].name;
   {
     const std::lock_guard lock(mutex_);
-    if (static_cast<int64_t>(lines_.size()) >= most_bytes_ || !names_.insert(name).second) return;
+    if (static_cast<int64_t>(lines_.size()) >= max_bytes_ || !names_.insert(name).second) return;
   }
-  const std::string line = concat(prompt, " ", base64_of(thumbnail_jpeg(image, most_side_)), "\n");
+  const std::string line = concat(prompt, " ", base64_of(thumbnail_jpeg(image, max_side_)), "\n");
   const std::lock_guard lock(mutex_);
-  if (static_cast<int64_t>(lines_.size() + line.size()) <= most_bytes_) lines_ += line;
+  if (static_cast<int64_t>(lines_.size() + line.size()) <= max_bytes_) lines_ += line;
 }
 
 std::map<std::string, std::string> Thumbnails::of_lines(const std::vector<PromptedSample>& prompts,

@@ -27,7 +27,7 @@ class Thumbnails {
 
  private:
   const std::vector<PromptedSample>& prompts_;
-  int64_t most_side_, most_bytes_;
+  int64_t max_side_, max_bytes_;
   std::mutex mutex_;
   std::set<std::string> names_;
   std::string lines_;

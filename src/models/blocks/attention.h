@@ -17,7 +17,7 @@
 namespace blipft {
 
 /// Rotation in radians per position, [rotated / 2].
-using RotaryFrequencies = std::array<float, Rotary::kMostFrequencies>;
+using RotaryFrequencies = std::array<float, Rotary::kMaxFrequencies>;
 
 /// Rotary positions of a layer, see Rotary.
 struct RotaryPositions {

@@ -26,7 +26,7 @@ Fp8Products::Choice choice_of(const WeightMatrix& matrix, const Fp8Settings& set
   using Choice = Fp8Products::Choice;
   if (matrix.in % kFp8Alignment != 0 || matrix.out % kFp8Alignment != 0) return Choice::odd;
   if (excluded(matrix, settings.excluded)) return Choice::excluded;
-  return matrix.in * matrix.out < settings.least_size * (matrix.in + matrix.out) ? Choice::small : Choice::fp8;
+  return matrix.in * matrix.out < settings.min_size * (matrix.in + matrix.out) ? Choice::small : Choice::fp8;
 }
 
 /// Returns the element of an array with one element per factor.

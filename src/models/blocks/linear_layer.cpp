@@ -5,10 +5,10 @@ namespace blipft {
 
 UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
   UnitPass pass{context, {}, {}, {}, &unit};
-  const bool few = rows > 0 && rows <= context.most_coded_rows;
-  const CodesTaken taken = context.fp8 ? CodesTaken::fp8 : few ? CodesTaken::blocks : CodesTaken::none;
-  if (taken == CodesTaken::blocks) pass.coded = &unit;
-  if (taken == CodesTaken::none) pass.flat = context.units.acquire(unit);
+  const bool few = rows > 0 && rows <= context.max_coded_rows;
+  const AcceptedEncodings taken = context.fp8 ? AcceptedEncodings::fp8 : few ? AcceptedEncodings::blocks : AcceptedEncodings::none;
+  if (taken == AcceptedEncodings::blocks) pass.coded = &unit;
+  if (taken == AcceptedEncodings::none) pass.flat = context.units.acquire(unit);
   else pass.flat = context.units.acquire_codes(unit, taken);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
   return pass;

@@ -10,20 +10,20 @@ namespace {
 // Returns a micro-batch whose texts are the sources of `batch`.
 MicroBatch source_of(const MicroBatch& batch) {
   MicroBatch source = batch;
-  source.most_rows = batch.source.most_rows, source.rows = batch.source.rows;
+  source.max_rows = batch.source.max_rows, source.rows = batch.source.rows;
   source.ids = batch.source.ids, source.lengths = batch.source.lengths;
   source.key_lengths = batch.source.key_lengths, source.packing = batch.source.packing;
   return source;
 }
 
 LayerCall call_of(const MicroBatch& batch) {
-  return {.batch = batch.samples, .tokens = batch.most_rows, .sample_keys = batch.sample_keys,
+  return {.batch = batch.samples, .tokens = batch.max_rows, .sample_keys = batch.sample_keys,
           .kv_lengths = batch.key_lengths, .positions = batch.positions, .packing = batch.packing};
 }
 
 // Returns all rows but the last one of each sample, each of which predicts a label.
 RowBlocks predicting(const MicroBatch& batch) {
-  return {.block_rows = batch.most_rows, .count = batch.most_rows - 1, .packing = batch.packing};
+  return {.block_rows = batch.max_rows, .count = batch.max_rows - 1, .packing = batch.packing};
 }
 
 // Applies dropout in place.
@@ -45,7 +45,7 @@ bool EncoderDecoder::trains_below_head(bool prefix_gradient) const {
 LayerCall EncoderDecoder::decoder_call(const MicroBatch& batch) const {
   LayerCall call = call_of(batch);
   call.memory = memory_;
-  call.memory_tokens = batch.source.most_rows;
+  call.memory_tokens = batch.source.max_rows;
   call.memory_lengths = batch.source.key_lengths, call.memory_packing = batch.source.packing;
   return call;
 }

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kLogitsOfChunk = int64_t{64} << 20;  // elements: 128 MiB of bf16
 // Each chunk rounds the weight's gradient to its dtype. In bf16 one rounding of random sums has an error of 0.17 %, 16
 // roundings 0.4 to 0.5 %, and 149 (65,536 rows of Qwen 2) 1.2 to 1.4 %; beyond 500, what all chunks add is lost.
-constexpr int64_t kMostChunks = 16;
+constexpr int64_t kMaxChunks = 16;
 }
 
 void LanguageHead::add_output(Unit& embeddings, const std::string& tied_to, const std::string& name, int64_t hidden,
@@ -36,7 +36,7 @@ double LanguageHead::flops(int64_t batch_size, double text_rows) const {
 }
 
 int64_t LanguageHead::chunk_rows(int64_t rows, bool rounded) const {
-  const int64_t least = rounded ? (rows + kMostChunks - 1) / kMostChunks : 1;
+  const int64_t least = rounded ? (rows + kMaxChunks - 1) / kMaxChunks : 1;
   const int64_t most = std::max(least, kLogitsOfChunk / output.out);
   const int64_t chunks = (rows + most - 1) / most;
   return (rows + chunks - 1) / chunks;
@@ -61,7 +61,7 @@ LanguageHead::Opened LanguageHead::open(const StepContext& context, const MicroB
   UnitPass pass = acquire(context, *unit);
   const UnitWeights flat = pass.flat;
   if (tied()) pass.flat = context.units.acquire(*weight_unit);
-  pass.rows = {.seed = context.seed, .sample_keys = batch.sample_keys, .rows_per_sample = batch.most_rows};
+  pass.rows = {.seed = context.seed, .sample_keys = batch.sample_keys, .rows_per_sample = batch.max_rows};
   return {flat, pass};
 }
 
@@ -71,7 +71,7 @@ void LanguageHead::drop_and_scale(const StepContext& context, const Tensor& rows
     BLIPFT_CHECK(batch.label_rows, "dropout before a head needs ModelInputs::label_rows");
     context.ops.dropout_add({.x = rows,
                              .dropout = {.p = dropout.p, .site = dropout.site, .seed = context.seed,
-                                         .sample_keys = batch.sample_keys, .rows_per_sample = batch.most_rows,
+                                         .sample_keys = batch.sample_keys, .rows_per_sample = batch.max_rows,
                                          .packing = {}, .row_numbers = batch.label_rows.view({rows.rows()})},
                              .y = rows},
                             context.stream);

@@ -12,13 +12,13 @@ bool LanguageModel::trains_below_head(bool prefix_gradient) const {
 }
 
 LayerCall LanguageModel::call(const MicroBatch& batch) const {
-  return {.batch = batch.samples, .tokens = batch.most_rows, .sample_keys = batch.sample_keys,
+  return {.batch = batch.samples, .tokens = batch.max_rows, .sample_keys = batch.sample_keys,
           .kv_lengths = batch.key_lengths, .positions = batch.positions, .packing = batch.packing};
 }
 
 RowBlocks LanguageModel::predicting(const MicroBatch& batch) const {
   const int64_t q = embedding.prefix_rows;
-  return {.block_rows = batch.most_rows, .offset = q, .count = batch.most_rows - q - 1, .packing = batch.packing};
+  return {.block_rows = batch.max_rows, .offset = q, .count = batch.max_rows - q - 1, .packing = batch.packing};
 }
 
 Tensor LanguageModel::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,

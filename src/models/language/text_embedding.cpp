@@ -16,7 +16,7 @@ void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
 // Applies dropout in place.
 void TextEmbedding::drop(const StepContext& context, const MicroBatch& batch, const Tensor& x) const {
   if (!dropout) return;
-  const LayerCall rows{.tokens = batch.most_rows, .sample_keys = batch.sample_keys, .packing = batch.packing};
+  const LayerCall rows{.tokens = batch.max_rows, .sample_keys = batch.sample_keys, .packing = batch.packing};
   context.ops.dropout_add({.x = x, .dropout = dropout.of(context, rows), .y = x}, context.stream);
 }
 

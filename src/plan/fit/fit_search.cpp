@@ -47,7 +47,7 @@ std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ran
       const auto next = counts.lower_bound(half);  // there is one: one sample each
       if (*next >= half + (half + 1) / 2) counts.insert(ceil_of(share, ceil_of(share, half)));
     }
-  std::erase_if(counts, [&](int64_t count) { return ceil_of(share, count) > kMostSamplesAtOnce; });
+  std::erase_if(counts, [&](int64_t count) { return ceil_of(share, count) > kMaxSamplesAtOnce; });
   return {counts.begin(), counts.end()};
 }
 
@@ -207,7 +207,7 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = model_.make(candidate.config);
   const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes, nullptr,
                                       texts_.evaluation());
-  return {.config = candidate.config, .ranks = candidate.ranks, .overrides = fit_overrides(asked_, candidate.config),
+  return {.config = candidate.config, .ranks = candidate.ranks, .overrides = fit_overrides(requested_, candidate.config),
           .time = candidate.time,
           .device_bytes = plan.arena->total_bytes() + bytes_outside_of_arena(candidate.config, candidate.ranks, plan.arena->planned_takes()),
           .host_bytes = plan.arena->host_bytes(), .text = candidate.mean};
@@ -285,18 +285,18 @@ bool FitSearch::enough(const FitResult& result, const StepTime& next, size_t mos
 
 // What recomputes more is slower, and is tried only where that which recomputes less does not fit.
 FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) const {
-  const auto given = [&](const char* key) { return asked_.places.count(key) > 0; };
+  const auto given = [&](const char* key) { return requested_.places.count(key) > 0; };
   const auto limit = static_cast<int64_t>(kPlanned * static_cast<double>(gpu_bytes_));
-  const ParallelSection& parallel = asked_.parallel;
+  const ParallelSection& parallel = requested_.parallel;
   Freedom freedom;
   freedom.dealings = {{parallel.strategy, parallel.reshard}};
-  const bool held = !offloads(asked_, OffloadedData::parameters) && cuts_parameters(parallel.strategy) && parallel.reshard == ReshardPolicy::automatic;
+  const bool held = !offloads(requested_, OffloadedData::parameters) && cuts_parameters(parallel.strategy) && parallel.reshard == ReshardPolicy::automatic;
   if (held) freedom.dealings = {{parallel.strategy, ReshardPolicy::step}, {parallel.strategy, ReshardPolicy::always}};
-  const bool free_ckpt = !given("train.act_ckpt") && asked_.train.act_ckpt == LayerCheckpointing::none;
-  freedom.act_ckpt = {asked_.train.act_ckpt};
+  const bool free_ckpt = !given("train.act_ckpt") && requested_.train.act_ckpt == LayerCheckpointing::none;
+  freedom.act_ckpt = {requested_.train.act_ckpt};
   freedom.offload = parallel.offload;
   FitResult result;
-  std::vector<Candidate> open = candidates(asked_, ranks, freedom), tried;
+  std::vector<Candidate> open = candidates(requested_, ranks, freedom), tried;
   std::erase_if(open, [this](Candidate& candidate) { return !estimate(candidate); });
   while (!open.empty()) {
     const auto first = std::min_element(open.begin(), open.end(), [](const Candidate& a, const Candidate& b) {
@@ -320,7 +320,7 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
   if (!given("parallel.offload") && parallel.offload.empty()) {
     if (free_ckpt) freedom.act_ckpt = kActCkpt;
     freedom.offload.reset();
-    result = choose_with_offload(candidates(asked_, ranks, freedom), limit, host_bytes, most);
+    result = choose_with_offload(candidates(requested_, ranks, freedom), limit, host_bytes, most);
   } else {
     result.nearest = nearest(tried);
   }
@@ -328,7 +328,7 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
 }
 
 std::optional<FitRow> FitSearch::with_open_act_ckpt(const FitRow& chosen, int64_t ranks, int64_t host_bytes) const {
-  Config open = asked_;
+  Config open = requested_;
   if (chosen.host_bytes == 0 || open.places.erase("train.act_ckpt") == 0) return std::nullopt;
   open.train.act_ckpt = kActCkpt.front();
   const FitResult found = FitSearch(open, node_ranks_, gpu_bytes_, texts_, model_, rates_).choose(ranks, 1, host_bytes);

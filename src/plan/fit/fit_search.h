@@ -41,7 +41,7 @@ class FitSearch {
   /// `texts` and `model` must be those of `asked`. `node_ranks` as for --plan; 0: all ranks are on one machine.
   FitSearch(const Config& asked, int64_t node_ranks, int64_t gpu_bytes, const PlannedTexts& texts, RunModel model,
             const MachineRates& rates = h200_rates())
-      : asked_(asked), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), model_(std::move(model)), rates_(rates) {}
+      : requested_(asked), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), model_(std::move(model)), rates_(rates) {}
 
   /// Varies `base`, which is the config asked for with a few keys changed, on `ranks` ranks. `most`: rows at most.
   FitResult search(const Config& base, int64_t ranks, size_t most) const;
@@ -77,7 +77,7 @@ class FitSearch {
   bool enough(const FitResult& result, const StepTime& next, size_t most) const;
   FitRow planned(const Candidate& candidate) const;
 
-  const Config& asked_;
+  const Config& requested_;
   int64_t node_ranks_, gpu_bytes_;
   const PlannedTexts& texts_;
   const RunModel model_;

@@ -16,8 +16,8 @@ namespace blipft {
 
 namespace {
 
-constexpr size_t kMostRows = 6;
-constexpr int64_t kMostRanks = 64;
+constexpr size_t kMaxRows = 6;
+constexpr int64_t kMaxRanks = 64;
 
 void print_header_of_rows() { std::printf("  %9s  %11s  %11s  %s\n", "step, s", "GPU", "host, rank", "settings"); }
 
@@ -52,7 +52,7 @@ Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
   Config other = resolved;
   const int64_t samples = samples_of_a_step(resolved, world);
   if (chooses_batch_size(resolved) && samples >= ranks) return other;
-  const bool divides = samples % ranks == 0 && samples / ranks <= kMostSamplesAtOnce;
+  const bool divides = samples % ranks == 0 && samples / ranks <= kMaxSamplesAtOnce;
   other.train.batch_size = divides ? samples / ranks : 1;
   other.train.accumulate_grad_batches = 1;
   if (!divides) other.train.total_batch_size = 0;
@@ -81,7 +81,7 @@ void print_what_would(const FitSearch& search, const Config& asked, int64_t worl
     }
   }
   const Config resolved = resolve_for_ranks(asked, world);
-  for (int64_t ranks = 2 * world; ranks <= kMostRanks; ranks *= 2) {
+  for (int64_t ranks = 2 * world; ranks <= kMaxRanks; ranks *= 2) {
     const std::string heading = concat("on ", ranks, " GPUs of one machine or alike (--ranks ", ranks, "):");
     Others more(heading.c_str());
     more.add(search.search(on_ranks(resolved, world, ranks), ranks, 1));
@@ -117,7 +117,7 @@ bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gp
               texts.text().c_str(), static_cast<long long>(samples_of_a_step(config, world)), cut.c_str(),
               static_cast<long long>(world), rates_text(config).c_str());
   if (chooses) print_choice(search, asked, world, gpu);
-  const FitResult found = search.search(asked, world, kMostRows);
+  const FitResult found = search.search(asked, world, kMaxRows);
   const bool fits = !found.rows.empty();
   std::printf("of %lld settings %s a GPU of %s%s\n", static_cast<long long>(found.candidates),
               fits ? "these fit" : "none fits", memory_text(gpu).c_str(),

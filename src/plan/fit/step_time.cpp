@@ -94,17 +94,17 @@ class Estimate {
   }
 
   void add(const SpanRecord& span, const Unit& unit) {
-    switch (static_cast<Doing>(span.phase)) {
-      case Doing::gather:
+    switch (static_cast<RankOperation>(span.phase)) {
+      case RankOperation::gather:
         add_streamed(span, unit);
         return add_collective(span, ranks_.shard, 1, rates_.gathers);
-      case Doing::reduce_scatter: return add_collective(span, ranks_.shard, 1, rates_.collectives);
-      case Doing::all_reduce:
+      case RankOperation::reduce_scatter: return add_collective(span, ranks_.shard, 1, rates_.collectives);
+      case RankOperation::all_reduce:
         return add_collective(span, ranks_.hybrid() ? ranks_.replicate : ranks_.all(), 2, rates_.collectives);
-      case Doing::forward:
-      case Doing::recompute:
-      case Doing::backward:
-      case Doing::loss: return add_compute(span, unit);
+      case RankOperation::forward:
+      case RankOperation::recompute:
+      case RankOperation::backward:
+      case RankOperation::loss: return add_compute(span, unit);
       default: return;
     }
   }
@@ -114,7 +114,7 @@ class Estimate {
     const auto bytes = static_cast<double>(plan_.engine->store.stored_bytes(unit));
     streamed_ += share(span) * bytes;
     const bool last = span.micro_batch + 1 == config_.train.accumulate_grad_batches;
-    if (last && !clips()) streamed_beside_updates_ += bytes / 2;  // forward comes before them
+    if (last && !clips()) streamed_during_updates_ += bytes / 2;  // forward comes before them
   }
 
   // Forward of a micro-batch, or its backward: what it gathers and reduces has its own compute alone to hide behind.
@@ -144,17 +144,17 @@ class Estimate {
   }
 
   void add_compute(const SpanRecord& span, const Unit& unit) {
-    const auto doing = static_cast<Doing>(span.phase);
-    if (doing == Doing::forward && sweep_.backward) end_sweep();
-    if (doing == Doing::loss) end_sweep();   // which ends forward, and is backward for the most part
-    sweep_.backward = doing != Doing::forward;
-    const bool both = doing == Doing::loss, backward = doing == Doing::backward || both;
+    const auto doing = static_cast<RankOperation>(span.phase);
+    if (doing == RankOperation::forward && sweep_.backward) end_sweep();
+    if (doing == RankOperation::loss) end_sweep();   // which ends forward, and is backward for the most part
+    sweep_.backward = doing != RankOperation::forward;
+    const bool both = doing == RankOperation::loss, backward = doing == RankOperation::backward || both;
     const ParameterStore& store = plan_.engine->store;
     const PrecisionTypes& types = store.types();
     double bytes = 0, gradients = 0;
     if (span.flops > 0) bytes += (both ? 2 : 1) * bytes_of(unit, types.compute);
     const Fp8Products* const in_fp8 = plan_.engine->fp8.get();
-    if (store.decodes(unit, in_fp8 ? CodesTaken::fp8 : CodesTaken::none)) bytes += static_cast<double>(store.gathered_bytes(unit)) + bytes_of(unit, types.compute);
+    if (store.decodes(unit, in_fp8 ? AcceptedEncodings::fp8 : AcceptedEncodings::none)) bytes += static_cast<double>(store.gathered_bytes(unit)) + bytes_of(unit, types.compute);
     if (backward && unit.trainable) {
       const bool adds = span.micro_batch > 0 && (store.shards() == 1 || plan_.sharded.hold);
       gradients = (adds ? 2 : 1) * bytes_of(unit, types.gradient);
@@ -185,8 +185,8 @@ class Estimate {
     // Out in forward, in again in backward: never both at once.
     const double activations = 2 * static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
                                static_cast<double>(config_.train.accumulate_grad_batches);
-    time_.link = both_ways(read + streamed_beside_updates_, written) +
-                 (streamed_ - streamed_beside_updates_ + activations) / rates_.link;
+    time_.link = both_ways(read + streamed_during_updates_, written) +
+                 (streamed_ - streamed_during_updates_ + activations) / rates_.link;
   }
 
   bool clips() const { return largest_norm(config_.train) > 0; }  // or waits for the norm for another reason
@@ -208,7 +208,7 @@ class Estimate {
   StepTime time_;
   Sweep sweep_;
   double last_backward_ = 0;
-  double streamed_ = 0, streamed_beside_updates_ = 0;  // bytes of units that come from the host
+  double streamed_ = 0, streamed_during_updates_ = 0;  // bytes of units that come from the host
   double updates_ = 0;                     // seconds of updates on the link
 };
 

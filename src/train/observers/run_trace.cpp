@@ -33,7 +33,7 @@ std::string RunTrace::path(const Config& config, int64_t part, int64_t rank) {
 
 int64_t RunTrace::next_part(const Config& config, const World& world) {
   int64_t part = 0;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     if (world.rank() == 0) part = next_trace_part(config.output.path);
   });
   world.broadcast(&part, sizeof part, 0);
@@ -44,7 +44,7 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   if (!config.trace.enabled) return 0;
   constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48, kStepSample = 24;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
-  const int64_t spans = config.trace.spans == SpanTracing::none ? 0 : plan.spans->most_spans() + 1;
+  const int64_t spans = config.trace.spans == SpanTracing::none ? 0 : plan.spans->max_spans() + 1;
   const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
   const Fp8Products* fp8 = plan.engine->fp8.get();
@@ -135,7 +135,7 @@ void RunTrace::note_run() {
   number("start_unix_ns", start_ns_);
   number("start_seconds", r_.times.seconds());
   for (const auto& [name, seconds] : r_.times.parts()) number(concat("start_", name, "_seconds").c_str(), seconds);
-  for (const auto& [name, seconds] : r_.times.parts_beside())
+  for (const auto& [name, seconds] : r_.times.background_parts())
     number(concat("start_beside_", name, "_seconds").c_str(), seconds);
   text("strategy", concat(plan.strategy));
   const bool from_host = plan.engine->store.weights_place() == Place::host;
@@ -187,7 +187,7 @@ void RunTrace::step(const StepEvent& event) {
     spans = r_.backend.spans.records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
     SpanRecord wait;
     wait.step = result.step;
-    wait.phase = static_cast<int32_t>(Doing::data);
+    wait.phase = static_cast<int32_t>(RankOperation::data);
     wait.stream = 3;  // host
     wait.begin_ns = result.wait_begin_ns - start_ns_;
     wait.end_ns = result.wait_end_ns - start_ns_;

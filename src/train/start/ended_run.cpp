@@ -48,7 +48,7 @@ bool makes_another_end(const std::string& key, OnResume rule) {
   return rule == OnResume::refused || rule == OnResume::length || keys.count(key) > 0 || key.starts_with("output.save");
 }
 
-bool is_what_was_asked(const Config& asked, const Config& then, int64_t ranks) {
+bool is_as_requested(const Config& asked, const Config& then, int64_t ranks) {
   const auto old_values = config_values(then);
   const std::map<std::string, std::string> before(old_values.begin(), old_values.end());
   for (const auto& [key, value] : config_values(with_absolute_paths(asked)))
@@ -92,7 +92,7 @@ std::string text_on_first(const Config& config, int64_t ranks) {
   Config asked = resolve_for_ranks(config, ranks);
   if (chooses_batch_size(asked)) asked = before_choice(asked, ranks);
   try {
-    if (!is_what_was_asked(asked, load_config((std::filesystem::path(folder) / kConfigFile).string(), {}), ranks)) return "";
+    if (!is_as_requested(asked, load_config((std::filesystem::path(folder) / kConfigFile).string(), {}), ranks)) return "";
   } catch (const UserError&) {             // of another version of the program, or changed by hand
     return "";
   }
@@ -105,7 +105,7 @@ std::string text_on_first(const Config& config, int64_t ranks) {
 std::optional<std::string> ended_text(const Config& config, const World& world) {
   if (config.checkpoint.resume != ResumeMode::automatic) return std::nullopt;
   std::string text;
-  world.together([&] {
+  world.run_agreeing_on_errors([&] {
     if (world.rank() == 0) text = text_on_first(config, world.size());
   });
   text = world.from_rank(0, text);

@@ -40,7 +40,7 @@ void StartParts::run(const StartPart& part) {
     if (applies && part.body) part.body();
   };
   if (part.where == Where::local) {
-    world_.together([&] {
+    world_.run_agreeing_on_errors([&] {
       wait_for(part.needs);
       body();
       if (!part.timed_as.empty()) times_.part(part.timed_as);  // before the agreement, which waits for other ranks
@@ -48,9 +48,9 @@ void StartParts::run(const StartPart& part) {
     return;
   }
   const bool waits = std::any_of(part.needs.begin(), part.needs.end(), [&](const auto& need) { return running_.count(need) > 0; });
-  if (waits) world_.together([&] { wait_for(part.needs); });
+  if (waits) world_.run_agreeing_on_errors([&] { wait_for(part.needs); });
   if (part.where == Where::beside) {
-    if (applies) running_[part.name] = std::make_unique<Beside>(times_, part.timed_as, part.body);
+    if (applies) running_[part.name] = std::make_unique<BackgroundTask>(times_, part.timed_as, part.body);
     return;
   }
   body();
@@ -61,7 +61,7 @@ void StartParts::wait_for(const std::vector<std::string>& needs) {
   for (const std::string& need : needs) {
     const auto found = running_.find(need);
     if (found == running_.end()) continue;
-    const std::unique_ptr<Beside> part = std::move(found->second);
+    const std::unique_ptr<BackgroundTask> part = std::move(found->second);
     running_.erase(found);
     part->wait();
   }

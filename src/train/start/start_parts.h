@@ -42,7 +42,7 @@ class StartParts {
 
   const World& world_;
   StartTimes& times_;
-  std::map<std::string, std::unique_ptr<Beside>> running_;  // those that nothing has waited for
+  std::map<std::string, std::unique_ptr<BackgroundTask>> running_;  // those that nothing has waited for
 };
 
 }  // namespace blipft

@@ -85,7 +85,7 @@ class TrainingStart::Parts {
         {"open data", beside, {"model"}, [this] { open_data(); }, "data"},
         {"device", local, {"model"}, [this] { make_backend(); }, "device"},
         {"facts", collective, {"open data", "device"}, [this] { gather_facts(); }},
-        {"make plan", beside, {"facts"}, [this] { plan_ = plan_training(asked_, facts_); }, "plan"},
+        {"make plan", beside, {"facts"}, [this] { plan_ = plan_training(requested_, facts_); }, "plan"},
     };
     const auto add = [&](StartPart part) { parts.push_back(std::move(part)); };
     const StartPart communication{"communication", collective, {chooses() ? "facts" : "data"}, [this] { connect(); }, "communication"};
@@ -122,7 +122,7 @@ class TrainingStart::Parts {
   void open_data();
   void make_backend();
   void gather_facts();
-  bool chooses() const { return chooses_batch_size(asked_); }
+  bool chooses() const { return chooses_batch_size(requested_); }
   void settle_choice();
   void take_plan();
   void start_loaders();
@@ -146,7 +146,7 @@ class TrainingStart::Parts {
   RunFaults& faults_;
   Config& config_;                         // of the resources
   const World& world_;
-  Config asked_;                           // resolved for these ranks; train.batch_size may be auto
+  Config requested_;                           // resolved for these ranks; train.batch_size may be auto
   TrainingFacts facts_;
   TrainingPlan plan_;                      // until the resources take it
   std::vector<TextShape> first_shapes_;    // of this rank's first steps, if steps are captured and texts are not surveyed
@@ -160,7 +160,7 @@ class TrainingStart::Parts {
 // from.
 bool TrainingStart::Parts::claim_folders() {
   RunIdentity& run = r_.run;
-  world_.together([&] {                    // before anything is made: what cannot be looked at is reported
+  world_.run_agreeing_on_errors([&] {                    // before anything is made: what cannot be looked at is reported
     if (r_.first_rank() && config_.checkpoint.resume == ResumeMode::automatic) newest_checkpoint(checkpoints_folder(config_));
   });
   run.folder = std::make_unique<OutputFolder>(config_, world_);
@@ -179,9 +179,9 @@ bool TrainingStart::Parts::claim_folders() {
 void TrainingStart::Parts::resolve_config() {
   facts_.ranks = world_.size();
   facts_.node_ranks = ranks_of_each_machine(world_);
-  world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
-  asked_ = config_;
-  if (chooses()) config_ = before_choice(asked_, world_.size());
+  world_.run_agreeing_on_errors([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
+  requested_ = config_;
+  if (chooses()) config_ = before_choice(requested_, world_.size());
 }
 
 // The checkpoint says where the run begins, and what was chosen if the run file leaves the choice.
@@ -189,7 +189,7 @@ void TrainingStart::Parts::resume() {
   RunIdentity& run = r_.run;
   if (!run.resume) return;
   run.first_step = run.resume->index.step;
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     check_same_run(config_, *run.resume, world_.size());
     run.changed_keys = what_was_changed(config_, *run.resume);
     const std::string table = run.resume->folder + "/gemm_algorithms.txt";
@@ -204,7 +204,7 @@ void TrainingStart::Parts::resume() {
   if (recorded("ranks") != std::to_string(world_.size())) return;
   if (chooses()) facts_.kept = {ChosenSettings::of(run.resume->index.config), recorded(kChoiceTimings)};
   else if (config_.parallel.reshard == ReshardPolicy::automatic && cuts_parameters(config_.parallel.strategy))
-    asked_.parallel.reshard = config_.parallel.reshard =
+    requested_.parallel.reshard = config_.parallel.reshard =
         find_choice<ReshardPolicy>(recorded("reshard")).value_or(ReshardPolicy::automatic);
 }
 
@@ -257,8 +257,8 @@ void TrainingStart::Parts::settle_choice() {
   if (!plan_.decided()) {
     const StepTimerParts timer{&world_, r_.backend.device.get(), r_.backend.groups.get(), r_.plan.groups, facts_.free_bytes,
                                [this] { return r_.backend.make_ops(config_, false); }};
-    const TimedChoice timed{plan_.choice, time_candidates(timer, asked_, plan_.candidates)};
-    world_.together([&] { plan_ = plan_training(asked_, facts_, &timed); });
+    const TimedChoice timed{plan_.choice, time_candidates(timer, requested_, plan_.candidates)};
+    world_.run_agreeing_on_errors([&] { plan_ = plan_training(requested_, facts_, &timed); });
   }
   config_ = plan_.config;
   compare_facts(world_, config_facts(config_), "the ranks do not agree on train.batch_size: auto");
@@ -292,7 +292,7 @@ void TrainingStart::Parts::start_loaders() {
 void TrainingStart::Parts::check_data() {
   RunIdentity& run = r_.run;
   check_same_data(config_, r_.data, world_);
-  world_.together([&] {
+  world_.run_agreeing_on_errors([&] {
     if (!r_.first_rank()) return;          // the others have the same
     run.inputs = read_facts(config_, r_.data);
     if (!run.resume) return;

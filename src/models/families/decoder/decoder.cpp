@@ -116,12 +116,12 @@ std::optional<Norm> DecoderBuilder::norm(Unit& unit, const std::string& layer, c
 }
 
 Attention::Shape DecoderBuilder::heads(int64_t i) const {
-  using Turns = DecoderConfig::LayerKind::Turns;
+  using RopeKind = DecoderConfig::LayerKind::RopeKind;
   const DecoderConfig& c = config_;
   const DecoderConfig::LayerKind& kind = c.kinds.at(static_cast<size_t>(i));
   Attention::Shape heads{.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size, .causal = true,
                          .scale = c.score_scale, .window = kind.window, .cap = c.score_cap};
-  if (kind.turns != Turns::none) heads.rotary = kind.turns == Turns::local ? c.local_rotary : c.rotary;
+  if (kind.turns != RopeKind::none) heads.rotary = kind.turns == RopeKind::local ? c.local_rotary : c.rotary;
   return heads;
 }
 

@@ -47,13 +47,13 @@ struct DecoderConfig {
   float logit_scale = 1;
 
   RotaryPositions rotary;                  // bitwise equal to the values that transformers computes in f32
-  RotaryPositions local_rotary;            // of layers with Turns::local
+  RotaryPositions local_rotary;            // of layers with RopeKind::local
   bool rotary_neighbours = false;          // elements of a rotated pair are adjacent in files: RowOrder
   /// Properties that differ between layers.
   struct LayerKind {
-    enum class Turns { none, global, local };
+    enum class RopeKind { none, global, local };
     int64_t window = 0;                    // number of keys that a query attends to, itself included; 0: all
-    Turns turns = Turns::global;           // rotary positions: `rotary`, `local_rotary`, or none
+    RopeKind turns = RopeKind::global;           // rotary positions: `rotary`, `local_rotary`, or none
     bool operator==(const LayerKind&) const = default;
   };
   std::vector<LayerKind> kinds;            // [layers]

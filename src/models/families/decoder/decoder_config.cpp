@@ -22,9 +22,9 @@ void read_heads(const JsonFields& fields, const DecoderDefaults& defaults, Decod
                     ", and there is no head_dim");
   config.head_size =
       fields.positive("head_dim", defaults.head_size > 0 ? defaults.head_size : config.hidden / config.heads);
-  BLIPFT_USER_CHECK(config.head_size % 2 == 0 && config.head_size <= 2 * Rotary::kMostFrequencies, fields.file(), ": ",
+  BLIPFT_USER_CHECK(config.head_size % 2 == 0 && config.head_size <= 2 * Rotary::kMaxFrequencies, fields.file(), ": ",
                     fields.prefix(), given ? "head_dim" : "num_attention_heads", ": found heads of size ",
-                    config.head_size, ", supported are even sizes of at most ", 2 * Rotary::kMostFrequencies);
+                    config.head_size, ", supported are even sizes of at most ", 2 * Rotary::kMaxFrequencies);
 }
 
 }  // namespace

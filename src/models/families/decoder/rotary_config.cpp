@@ -8,7 +8,7 @@ namespace blipft {
 
 namespace {
 
-constexpr double kMostScaling = 1e6;         // limit of scaling factors of positions
+constexpr double kMaxScaling = 1e6;         // limit of scaling factors of positions
 
 float f(double x) { return static_cast<float>(x); }
 
@@ -25,12 +25,12 @@ void scale_llama3(const RotarySource& source, RotaryPositions& rotary, int64_t p
   const auto length = static_cast<double>(fields.has("original_max_position_embeddings")
                                               ? fields.rows("original_max_position_embeddings", source.positions)
                                               : rope.rows("original_max_position_embeddings", source.positions));
-  BLIPFT_USER_CHECK(factor >= 1 && factor <= kMostScaling && low >= 1 / kMostScaling && high > low &&
-                        high <= kMostScaling,
+  BLIPFT_USER_CHECK(factor >= 1 && factor <= kMaxScaling && low >= 1 / kMaxScaling && high > low &&
+                        high <= kMaxScaling,
                     rope.file(), ": ", rope.prefix(), "factor ", factor,
                     ", low_freq_factor ", low, ", high_freq_factor ", high,
                     ": expected a factor of at least 1 and 0 < low_freq_factor < high_freq_factor, all at most ",
-                    kMostScaling);
+                    kMaxScaling);
   for (int64_t i = 0; i < pairs; ++i) {
     float& frequency = rotary.frequencies[static_cast<size_t>(i)];
     const float wavelength = 1 / frequency * f(2 * M_PI);  // bitwise equal to number / tensor in PyTorch
@@ -44,9 +44,9 @@ void scale_llama3(const RotarySource& source, RotaryPositions& rotary, int64_t p
 
 void scale_linear(const JsonFields& rope, RotaryPositions& rotary) {
   const double factor = rope.get<double>("factor", 0);
-  BLIPFT_USER_CHECK(factor >= 1 && factor <= kMostScaling, rope.file(), ": ", rope.prefix(), "factor: found ",
+  BLIPFT_USER_CHECK(factor >= 1 && factor <= kMaxScaling, rope.file(), ": ", rope.prefix(), "factor: found ",
                     rope.has("factor") ? concat(factor) : "nothing", ", linear scaling expects a number from 1 to ",
-                    kMostScaling);
+                    kMaxScaling);
   for (float& frequency : rotary.frequencies) frequency /= f(factor);
 }
 
@@ -62,8 +62,8 @@ void scale_longrope(const RotarySource& source, const std::vector<float>& powers
     BLIPFT_USER_CHECK(factors.size() == powers.size(), rope.file(), ": ", rope.prefix(), key, ": found ",
                       factors.size(), " numbers, expected one for each of the ", powers.size(), " pairs that turn");
     for (const double factor : factors)
-      BLIPFT_USER_CHECK(factor >= 1 / kMostScaling && factor <= kMostScaling, rope.file(), ": ", rope.prefix(), key,
-                        ": found ", factor, ", expected numbers from ", 1 / kMostScaling, " to ", kMostScaling);
+      BLIPFT_USER_CHECK(factor >= 1 / kMaxScaling && factor <= kMaxScaling, rope.file(), ": ", rope.prefix(), key,
+                        ": found ", factor, ", expected numbers from ", 1 / kMaxScaling, " to ", kMaxScaling);
   }
   const std::vector<double> factors = rope.get<std::vector<double>>("short_factor", {});
   for (size_t i = 0; i < powers.size(); ++i) rotary.frequencies[i] = 1.0f / (f(factors[i]) * powers[i]);
@@ -71,9 +71,9 @@ void scale_longrope(const RotarySource& source, const std::vector<float>& powers
   const double factor = rope.get<double>("factor", static_cast<double>(source.positions) / original);
   const double usual = factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original));
   const double magnitude = rope.get<double>("attention_factor", usual);
-  BLIPFT_USER_CHECK(magnitude > 0 && magnitude <= kMostScaling, rope.file(), ": ", rope.prefix(),
+  BLIPFT_USER_CHECK(magnitude > 0 && magnitude <= kMaxScaling, rope.file(), ": ", rope.prefix(),
       "attention_factor: found ",
-                    magnitude, ", expected a positive number, at most ", kMostScaling);
+                    magnitude, ", expected a positive number, at most ", kMaxScaling);
   rotary.magnitude = f(magnitude);
   max_tokens = std::min(max_tokens, source.original_positions);
 }
@@ -123,7 +123,7 @@ JsonFields shared_rope(const JsonFields& fields, const std::string& model_type) 
 RotaryPositions read_rotary(const RotarySource& source, int64_t& max_tokens) {
   const JsonFields &fields = source.fields, &rope = source.rope;
   const std::string type = read_type(source);
-  const float beside = source.base_beside ? fields.get<float>("rope_theta", f(source.base)) : f(source.base);
+  const float beside = source.base_next_to ? fields.get<float>("rope_theta", f(source.base)) : f(source.base);
   const float base = rope.get<float>("rope_theta", beside);
   BLIPFT_USER_CHECK(base >= 1e-6f && base <= 1e30f, fields.file(), ": ",
                     rope.has("rope_theta") ? rope.prefix() : fields.prefix(),

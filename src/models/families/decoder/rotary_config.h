@@ -14,7 +14,7 @@ struct RotarySource {
   const JsonFields& fields;                // the whole file
   const JsonFields& rope;                  // the section with type and numbers; may be empty
   double base = 10000;                     // value if rope_theta is absent
-  bool base_beside = true;                 // `fields` may contain rope_theta
+  bool base_next_to = true;                 // `fields` may contain rope_theta
   int64_t head_size = 0;
   int64_t positions = 0;                   // max_position_embeddings
   int64_t original_positions = 0;          // positions before scaling, for longrope

@@ -69,10 +69,10 @@ VitShape read_vision(const JsonFields& fields) {
   check_heads(fields, vision.hidden, vision.heads);
   BLIPFT_USER_CHECK(vision.image >= vision.patch, fields.file(), ": ", fields.prefix(), "patch_size: ", vision.patch,
                     " is larger than image_size ", vision.image);
-  constexpr int64_t kMostOfStrip = 32768;  // pixels of a row of patches; a thread block holds all their colours
-  BLIPFT_USER_CHECK(vision.image * vision.patch <= kMostOfStrip, fields.file(), ": ", fields.prefix(), "image_size: ",
+  constexpr int64_t kMaxOfStrip = 32768;  // pixels of a row of patches; a thread block holds all their colours
+  BLIPFT_USER_CHECK(vision.image * vision.patch <= kMaxOfStrip, fields.file(), ": ", fields.prefix(), "image_size: ",
                     vision.image, " times patch_size ", vision.patch, " is ", vision.image * vision.patch,
-                    "; a row of patches has at most ", kMostOfStrip, " pixels here");
+                    "; a row of patches has at most ", kMaxOfStrip, " pixels here");
   return vision;
 }
 

@@ -51,7 +51,7 @@ ModelInputs text_inputs(const DecoderConfig& config, int64_t queries) {
           .positions = true, .key_lengths = true};
 }
 ModelInputs text_inputs(const T5Config& config, int64_t queries) {
-  return {.prefix_rows = queries, .max_text_tokens = kMostWidth, .vocabulary = config.vocabulary, .key_lengths = true,
+  return {.prefix_rows = queries, .max_text_tokens = kMaxWidth, .vocabulary = config.vocabulary, .key_lengths = true,
           .decoder_start = config.decoder_start};
 }
 

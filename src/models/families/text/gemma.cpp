@@ -14,7 +14,7 @@ namespace {
 
 using LayerKind = DecoderConfig::LayerKind;
 
-constexpr float kMostCap = 1e6f;
+constexpr float kMaxCap = 1e6f;
 
 constexpr DecoderDefaults kGemma2{256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6f, true, 0};
 constexpr DecoderDefaults kGemma3{262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6f, true, 0};
@@ -23,8 +23,8 @@ constexpr DecoderDefaults kGemma3{262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-
 float read_cap(const JsonFields& fields, const char* key, float absent) {
   if (fields.is_null(key) || (!fields.has(key) && absent == 0)) return 0;
   const float cap = fields.get<float>(key, absent);
-  BLIPFT_USER_CHECK(cap > 0 && cap <= kMostCap, fields.file(), ": ", fields.prefix(), key, ": found ", cap,
-                    ", expected a positive number, at most ", kMostCap, ", or null");
+  BLIPFT_USER_CHECK(cap > 0 && cap <= kMaxCap, fields.file(), ": ", fields.prefix(), key, ": found ", cap,
+                    ", expected a positive number, at most ", kMaxCap, ", or null");
   return cap;
 }
 
@@ -49,14 +49,14 @@ void read_both_rotaries(const JsonFields& fields, DecoderConfig& config) {
                       .positions = config.max_text_tokens};
   config.rotary = read_rotary(source, config.max_text_tokens);
   const float base = fields.get<float>("rope_local_base_freq", 10000.0f);
-  const RotarySource of_local{.fields = fields, .rope = local, .base = static_cast<double>(base), .base_beside = false,
+  const RotarySource of_local{.fields = fields, .rope = local, .base = static_cast<double>(base), .base_next_to = false,
                               .head_size = config.head_size, .positions = config.max_text_tokens};
   config.local_rotary = read_rotary(of_local, config.max_text_tokens);
   const auto sliding = read_sliding(fields, config.layers, [&](int64_t i) {
     return (i + 1) % fields.positive("sliding_window_pattern", 6) != 0;
   });
   for (size_t i = 0; i < sliding.size(); ++i)
-    config.kinds[i].turns = sliding[i] ? LayerKind::Turns::local : LayerKind::Turns::global;
+    config.kinds[i].turns = sliding[i] ? LayerKind::RopeKind::local : LayerKind::RopeKind::global;
 }
 
 DecoderConfig read(const JsonFields& fields, bool third) {

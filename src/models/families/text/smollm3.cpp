@@ -6,7 +6,7 @@ namespace blipft {
 
 namespace {
 
-using Turns = DecoderConfig::LayerKind::Turns;
+using RopeKind = DecoderConfig::LayerKind::RopeKind;
 
 void read_layers(const JsonFields& fields, DecoderConfig& config) {
   const int64_t interval = fields.positive("no_rope_layer_interval", 4);
@@ -17,11 +17,11 @@ void read_layers(const JsonFields& fields, DecoderConfig& config) {
                     " layers");
   for (size_t i = 0; i < config.kinds.size(); ++i) {
     const bool turned = listed ? turns[i] != 0 : (static_cast<int64_t>(i) + 1) % interval != 0;
-    config.kinds[i].turns = turned ? Turns::global : Turns::none;
+    config.kinds[i].turns = turned ? RopeKind::global : RopeKind::none;
   }
   const bool on = fields.get<bool>("use_sliding_window", false);
   set_windows(config, read_window(fields, 0), read_sliding(fields, config.layers, [&](int64_t i) {
-                return on && config.kinds[static_cast<size_t>(i)].turns == Turns::none;
+                return on && config.kinds[static_cast<size_t>(i)].turns == RopeKind::none;
               }));
 }
 

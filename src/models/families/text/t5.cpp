@@ -131,7 +131,7 @@ class T5 : public TextOnlyModel<EncoderDecoder> {
                   " heads of ", config_.head_size, ")");
   }
   ModelInputs inputs() const override {
-    return {.max_text_tokens = kMostWidth, .vocabulary = config_.vocabulary, .key_lengths = true,
+    return {.max_text_tokens = kMaxWidth, .vocabulary = config_.vocabulary, .key_lengths = true,
             .label_rows = label_rows_, .decoder_start = config_.decoder_start};
   }
 

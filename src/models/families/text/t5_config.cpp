@@ -10,7 +10,7 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostHeadSize = 256;
+constexpr int64_t kMaxHeadSize = 256;
 
 /// dense_act_fn overrides feed_forward_proj, whose value gated-gelu means gelu with tanh.
 void read_activation(const JsonFields& fields, T5Config& config) {
@@ -38,12 +38,12 @@ void read_activation(const JsonFields& fields, T5Config& config) {
 
 void read_positions(const JsonFields& fields, T5Config& config) {
   config.buckets = fields.positive("relative_attention_num_buckets", config.buckets);
-  config.most_distance = fields.positive("relative_attention_max_distance", config.most_distance);
-  BLIPFT_USER_CHECK(config.buckets % 4 == 0 && config.buckets <= RelativeBias::kMostBuckets, fields.file(), ": ",
+  config.max_distance = fields.positive("relative_attention_max_distance", config.max_distance);
+  BLIPFT_USER_CHECK(config.buckets % 4 == 0 && config.buckets <= RelativeBias::kMaxBuckets, fields.file(), ": ",
                     fields.prefix(), "relative_attention_num_buckets: found ", config.buckets,
-                    ", supported are multiples of 4 of at most ", RelativeBias::kMostBuckets);
-  BLIPFT_USER_CHECK(config.most_distance > config.buckets / 2, fields.file(), ": ", fields.prefix(),
-                    "relative_attention_max_distance: found ", config.most_distance, ", expected more than ",
+                    ", supported are multiples of 4 of at most ", RelativeBias::kMaxBuckets);
+  BLIPFT_USER_CHECK(config.max_distance > config.buckets / 2, fields.file(), ": ", fields.prefix(),
+                    "relative_attention_max_distance: found ", config.max_distance, ", expected more than ",
                     config.buckets / 2, ", half of relative_attention_num_buckets");
 }
 
@@ -55,7 +55,7 @@ T5Config T5Config::read(const JsonFields& fields) {
   config.hidden = fields.positive("d_model", config.hidden);
   config.inner = fields.positive("d_ff", config.inner);
   config.heads = fields.positive("num_heads", config.heads);
-  config.head_size = fields.positive("d_kv", config.head_size, kMostHeadSize);
+  config.head_size = fields.positive("d_kv", config.head_size, kMaxHeadSize);
   config.layers = fields.layers("num_layers", config.layers);
   config.decoder_layers = fields.layers("num_decoder_layers", config.layers);
   config.norm_eps = fields.epsilon("layer_norm_epsilon", config.norm_eps);
@@ -84,7 +84,7 @@ RelativeBias relative_rule(const T5Config& config, bool both_ways) {
   rule.distances = both_ways ? config.buckets / 2 : config.buckets;
   rule.directed = both_ways ? rule.distances : 0;
   const int64_t exact = rule.distances / 2;
-  const auto ratio = static_cast<float>(std::log(static_cast<double>(config.most_distance) / static_cast<double>(exact)));
+  const auto ratio = static_cast<float>(std::log(static_cast<double>(config.max_distance) / static_cast<double>(exact)));
   int64_t next = 0;
   for (int64_t n = 0; next < rule.distances; ++n) {
     const float far = std::log(static_cast<float>(n) / static_cast<float>(exact)) / ratio *

@@ -15,7 +15,7 @@ namespace blipft {
 struct T5Config {
   int64_t vocabulary = 32128, hidden = 512, inner = 2048, heads = 8, head_size = 64;
   int64_t layers = 6, decoder_layers = 6;
-  int64_t buckets = 32, most_distance = 128;  // of relative positions
+  int64_t buckets = 32, max_distance = 128;  // of relative positions
   int32_t decoder_start = 0;
   float norm_eps = 1e-6f, dropout = 0.1f, init_factor = 1;
   bool gated = false;

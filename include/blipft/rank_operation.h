@@ -1,11 +1,11 @@
-// Doing: the activities of a rank, which models and strategies report and which traces and watchdogs record.
+// RankOperation: the activities of a rank, which models and strategies report and which traces and watchdogs record.
 #pragma once
 
 #include <cstdint>
 
 namespace blipft {
 
-enum class Doing : uint8_t {
+enum class RankOperation : uint8_t {
   // Traces contain these numbers.
   forward, recompute, backward, loss,      ///< of a unit: the model's phases
   gather, reduce_scatter, all_reduce,      ///< collectives of a unit's parameters and gradients
@@ -17,10 +17,10 @@ enum class Doing : uint8_t {
   device,                                  ///< waiting for the GPU
   barrier, broadcast, sum, gather_on_host, agreement,  ///< collectives of World
 };
-constexpr int kTracedDoings = static_cast<int>(Doing::data) + 1;
+constexpr int kTracedOperations = static_cast<int>(RankOperation::data) + 1;
 
-inline bool is_collective(Doing doing) {
-  return (doing >= Doing::gather && doing <= Doing::all_reduce) || doing >= Doing::barrier;
+inline bool is_collective(RankOperation doing) {
+  return (doing >= RankOperation::gather && doing <= RankOperation::all_reduce) || doing >= RankOperation::barrier;
 }
 
 }  // namespace blipft
