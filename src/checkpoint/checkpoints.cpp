@@ -1,4 +1,4 @@
-// When checkpoints are due, and how they become whole; see checkpoints.h.
+// Scheduling and completing checkpoints; see checkpoints.h.
 #include "checkpoint/checkpoints.h"
 
 #include <signal.h>
@@ -27,26 +27,26 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What ranks tell each other after every step.
+// Flags that the ranks combine by bitwise or after every step.
 enum Bits : uint64_t { kBusy = 1, kMinutesOver = 2, kTimeOver = 4, kTerminated = 8, kSignalled = 16, kInterrupted = 32 };
 
-// Of a file system that nobody has measured yet, bytes a second of one rank.
+// Bytes/s that one rank writes, assumed until a checkpoint was timed.
 constexpr double kAssumedBandwidth = 0.5e9;
-constexpr double kLinkBandwidth = 50e9;    // from a GPU into page-locked memory
+constexpr double kLinkBandwidth = 50e9;    // bytes/s from a GPU to page-locked memory
 
 int64_t host_memory() { return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
 
-// Says whose checkpoints a folder has. One that cannot be marked serves as well.
+// Writes the marker with the run id into the folder of checkpoints. The marker is optional.
 void mark(const std::string& folder, const std::string& run_id) {
   try {
     const std::optional<io::Marker> marker = io::read_marker(io::open_folder(folder, true));
     if (!marker || marker->run_id != run_id) io::write_marker(folder, {io::Marker::kCheckpoints, run_id, -1, {}});
   } catch (const UserError&) {
-    // Something else has the marker's name.
+    // A file or folder that is not a marker has the marker's name.
   }
 }
 
-// What cannot be removed takes room, and is told of, but is no reason to end a run.
+// Removes a checkpoint. If that fails, only prints a warning: it uses disk space, but the run can continue.
 void quietly_remove(const std::string& folder, const io::NamedCheckpoint& checkpoint) {
   try {
     io::remove_checkpoint(folder, checkpoint);
@@ -55,7 +55,7 @@ void quietly_remove(const std::string& folder, const io::NamedCheckpoint& checkp
   }
 }
 
-// Makes the folder of a checkpoint that is going to be written. One of that name goes if it is this program's.
+// Makes the folder of a new checkpoint. Replaces a folder of that name if blipft wrote it.
 void make_partial(const std::string& folder, int64_t step) {
   const std::string name = io::partial_name(step), path = folder + "/" + name;
   if (const io::NamedCheckpoint left = io::named_checkpoint(folder, name); left.own) io::remove_checkpoint(folder, left);
@@ -112,7 +112,7 @@ FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std:
   int64_t held = 0;
   for (const io::NamedCheckpoint& earlier : io::named_checkpoints(folder))
     if (earlier.is_whole() && (earlier.run_id.empty() || earlier.run_id == run_id)) held += earlier.bytes;
-  // The next one comes before any goes.
+  // The next checkpoint is written before an old one is removed.
   const int64_t most = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != BestCriterion::none ? 1 : 0);
   return {"checkpoints", std::max(bytes, most * bytes - held), folder};
 }
@@ -129,12 +129,12 @@ Checkpoints::Checkpoints(CheckpointParts parts)
               checkpoint_staging_bytes(*parts_.config, total_bytes_ / parts_.world->size(),
                                        parts_.world->local_size())),
       whole_(parts_.resumed) {
-  if (parts_.world->rank() == 0)           // what killed runs left
+  if (parts_.world->rank() == 0)           // incomplete checkpoints of killed runs
     for (const io::NamedCheckpoint& one : io::named_checkpoints(folder_))
       if (one.own && !one.is_whole()) quietly_remove(folder_, one);
 }
 
-// Only one rank looks at the clock, the others hear of it.
+// Only rank 0 reads the clock, so that all ranks decide alike.
 bool Checkpoints::due(int64_t done, double step_seconds) {
   const CheckpointSection& asked = parts_.config->checkpoint;
   const double now = parts_.times->seconds();
@@ -159,13 +159,13 @@ bool Checkpoints::due(int64_t done, double step_seconds) {
 
 void Checkpoints::write(int64_t done) {
   const double begin = parts_.times->seconds();
-  if (writing_step_ >= 0) complete();      // the one before
+  if (writing_step_ >= 0) complete();      // the previous one
   waited_seconds_ = parts_.times->seconds() - begin;
   const World& world = *parts_.world;
   const std::string partial = folder_ + "/" + io::partial_name(done);
   last_minutes_ = parts_.times->seconds() / 60;
   writing_step_ = done;
-  written_run_ = parts_.run;               // what is learnt while it is on its way to the disk is of the next one
+  written_run_ = parts_.run;               // later facts belong to the next checkpoint
   failure_.clear();
   try {
     world.run_agreeing_on_errors([&] {
@@ -178,7 +178,7 @@ void Checkpoints::write(int64_t done) {
     const int64_t shards = parts_.weights.store->shards();
     writer_.begin(partial + "/" + io::state_file_name(world.rank(), world.size()),
                   parts_to_write(parts_.weights.units, *parts_.weights.store, parts_.replica, world.size() / shards));
-  } catch (const std::exception& error) {  // told when the others have come as far
+  } catch (const std::exception& error) {  // complete() reports it, on all ranks
     failure_ = error.what();
   }
 }
@@ -196,7 +196,7 @@ void Checkpoints::finish() {
   }
 }
 
-// Collective. Either the checkpoint is whole afterwards on all ranks, or none knows of it but by its failure.
+// Collective. Afterwards the checkpoint is either complete for all ranks or failed for all ranks.
 void Checkpoints::complete() {
   const World& world = *parts_.world;
   const int64_t step = std::exchange(writing_step_, -1);
@@ -220,7 +220,7 @@ void Checkpoints::complete() {
       if (world.rank() == 0) publish(outcome, files);
     });
     newest_ = whole_ = outcome.folder;
-  } catch (const AgreedError& error) {     // whichever file it was that failed
+  } catch (const AgreedError& error) {     // any rank's file may have failed
     outcome.failure = concat("the checkpoint after ", step, " steps was not written: ", error.what(), "; ",
                              whole_.empty() ? "this run has none that is whole" : "the newest that is whole is " + whole_);
     const io::NamedCheckpoint left = io::named_checkpoint(folder_, io::partial_name(step));
@@ -229,7 +229,7 @@ void Checkpoints::complete() {
   outcomes_.push_back(std::move(outcome));
 }
 
-// Rank 0's part: the index comes last, then the name.
+// Completes the checkpoint, on rank 0: the index is the last file, then the folder is renamed.
 void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>& files) {
   io::StateIndex index{outcome.step, config_values(*parts_.config), written_run_, {}};
   for (const std::string& text : files) {
@@ -249,7 +249,7 @@ void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>
 
 std::string Checkpoints::folder_of(int64_t step) const { return folder_ + "/" + io::checkpoint_name(step); }
 
-// By step, not by the time of files: clocks go back. Those of other runs are not this run's to remove.
+// Removes old checkpoints of this run, ordered by step. File times are not used because clocks may be set back.
 void Checkpoints::keep_newest(const std::string& newest) {
   std::vector<io::NamedCheckpoint> found = io::named_checkpoints(folder_);
   const bool keeps_best = parts_.config->checkpoint.keep_best != BestCriterion::none;

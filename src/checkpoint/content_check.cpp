@@ -1,4 +1,4 @@
-// Digests of what is read, made beside the first steps; see content_check.h.
+// Digests of weights and data, computed during the first steps; see content_check.h.
 #include "checkpoint/content_check.h"
 
 #include <algorithm>
@@ -14,15 +14,15 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{16} << 20;  // of a file, with a checksum of its own
-constexpr int64_t kPieceOfChunk = int64_t{1} << 20;  // that is read at a time: it stays in the processor's cache
-constexpr const char* kContents = "contents of ";  // begins the names of facts
+constexpr int64_t kChunkBytes = int64_t{16} << 20;  // part of a file with its own checksum
+constexpr int64_t kPieceOfChunk = int64_t{1} << 20;  // size of one read: it fits in the CPU's cache
+constexpr const char* kContents = "contents of ";  // prefix of the names of facts
 
 std::string name_of(const WeightFiles& source, const std::string& file) {
   return concat(source.kind, " ", std::filesystem::path(file).filename().string());
 }
 
-// The same number on two ranks: they have opened the very same files.
+// Returns a value that is equal on two ranks if they have opened the same files, not copies.
 uint64_t identity_of(const std::vector<WeightFiles>& sources) {
   io::Digest digest;
   for (const WeightFiles& source : sources)
@@ -30,7 +30,7 @@ uint64_t identity_of(const std::vector<WeightFiles>& sources) {
   return digest.value();
 }
 
-// Rank r's sums travel as bytes.
+// Returns the bytes of the checksums, to be gathered.
 std::string packed(const std::vector<uint32_t>& sums) {
   return {reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(uint32_t)};
 }
@@ -81,7 +81,7 @@ std::vector<uint32_t> ContentCheck::read(const std::vector<Chunk>& chunks, int64
   for (int64_t i = 1; i < most; ++i) others.push_back(std::async(std::launch::async, work));
   work();
   for (std::future<void>& other : others) other.get();
-  // One that was written to since may have given the run other bytes than these.
+  // If a file was modified meanwhile, the run may have loaded other bytes than these.
   for (const Chunk& chunk : chunks) chunk.source->reader->check_unchanged(chunk.file);
   return sums;
 }
@@ -138,7 +138,7 @@ void ContentCheck::begin_weights(std::vector<WeightFiles> sources) {
   files_of_ranks_.resize(static_cast<size_t>(world_.size()));
   world_.gather(&mine, sizeof mine, files_of_ranks_.data());
   world_.broadcast(files_of_ranks_.data(), static_cast<int64_t>(files_of_ranks_.size() * sizeof mine), 0);
-  // This rank's chunks: every so manieth, of as many ranks as have opened the same files.
+  // The ranks that have opened the same files share the chunks: this rank reads every `sharing`-th chunk.
   const auto self = files_of_ranks_.begin() + world_.rank();
   const auto first = static_cast<size_t>(std::count(files_of_ranks_.begin(), self, mine));
   const auto sharing = static_cast<size_t>(std::count(files_of_ranks_.begin(), files_of_ranks_.end(), mine));
@@ -172,8 +172,8 @@ void ContentCheck::finish() {
   sources_.clear();
 }
 
-// The checksums of all chunks, on rank 0: those of the ranks that have its files. Throws AgreedError, by the lowest rank of
-// those that have others where these differ.
+// Returns the checksums of all chunks of rank 0's files, on rank 0. If the checksums of another rank differ, throws
+// AgreedError on all ranks; the message is that of the lowest such rank.
 std::vector<uint32_t> ContentCheck::compare_weights(const std::vector<uint32_t>& mine) const {
   const std::vector<std::string> texts = world_.gather_texts(packed(mine));
   std::map<uint64_t, std::vector<uint32_t>> sums;
@@ -181,7 +181,7 @@ std::vector<uint32_t> ContentCheck::compare_weights(const std::vector<uint32_t>&
   int64_t differing = -1;
   std::string difference;
   if (world_.rank() == 0) {
-    std::map<uint64_t, size_t> before;     // ranks with these files
+    std::map<uint64_t, size_t> before;     // number of earlier ranks with these files
     for (size_t rank = 0; rank < texts.size(); ++rank) {
       const uint64_t files = files_of_ranks_[rank];
       const auto sharing = static_cast<size_t>(std::count(files_of_ranks_.begin(), files_of_ranks_.end(), files));
@@ -215,7 +215,8 @@ std::vector<uint32_t> ContentCheck::compare_weights(const std::vector<uint32_t>&
   return world_.rank() == 0 ? sums[files_of_ranks_[0]] : std::vector<uint32_t>();
 }
 
-// What was not read again is as it was before: weights that all are in the checkpoint.
+// Records the facts. Facts of files that were not read now keep their values from the checkpoint that the run resumed
+// from.
 void ContentCheck::record(const Facts& data, const std::vector<uint32_t>& sums) {
   Facts facts = data;
   for (Fact& fact : facts_of(chunks_, sums)) facts.push_back(std::move(fact));

@@ -1,8 +1,9 @@
-// ContentCheck: whether all ranks read the same weights, texts and pictures, and a resumed run those that it began with.
+// ContentCheck: checks that all ranks read the same weights, texts and pictures, and that a resumed run reads those
+// that it started with.
 //
-// Names, sizes and headers are compared before anything is trained (same_run.h). Contents take too long for that: threads
-// read them beside the first steps, and ranks agree on them when the last has them, before the first checkpoint or
-// saved model at the latest.
+// Names, sizes and headers are compared before training (same_run.h). Contents take too long for that: threads read
+// them during the first steps. The ranks compare them when all have read them, and before the first checkpoint or saved
+// model.
 #pragma once
 
 #include <atomic>
@@ -22,47 +23,53 @@
 
 namespace blipft {
 
-/// Files that weights are read from.
+/// The files that weights are loaded from.
 struct WeightFiles {
-  std::string kind;                        ///< begins the names of facts: "model file"
+  std::string kind;                        ///< prefix of the names of facts: "model file"
   std::shared_ptr<const SafetensorsReader> reader;
-  bool recorded = true;                    ///< checkpoints keep its digests
+  bool recorded = true;                    ///< true if checkpoints record the digests
 };
 
-/// Of each file of `source`: its digest, which does not depend on who reads what. Reads all of it with `threads` threads.
+/// Returns the digest of each file of `source`; it does not depend on how ranks share the reading. Uses `threads`
+/// threads.
 Facts content_facts(const WeightFiles& source, int64_t threads);
-/// The digest of what Dataset::identify_contents() tells; see data_fact().
+/// Returns the digest of what Dataset::identify_contents() reports; see data_fact().
 Fact data_content_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
-/// Compares the configuration and the samples that it names in `key`, contents included. Called by all ranks; throws AgreedError.
+/// Compares the config and the samples of its key `key` over all ranks, including contents. All ranks must call it.
+/// Throws AgreedError.
 void check_same_samples(const Config& config, const std::string& key, const std::string& path, const Dataset& dataset,
                         const World& world);
-/// Compares the contents of `sources` at once. Reads nothing if all ranks have opened the very same files. Called by all ranks;
-/// throws AgreedError that names a file and a rank.
+/// Compares the contents of `sources` and returns when that is done. Reads nothing if all ranks have opened the same
+/// files, not copies. All ranks must call it. Throws AgreedError with a file and a rank.
 void check_same_weights(const Config& config, const World& world, std::vector<WeightFiles> sources, int64_t threads);
 
 class ContentCheck {
  public:
-  /// `resume`: that the run goes on from, or null. All of it outlives this. `threads`: of this rank, that read.
+  /// `resume`: the checkpoint that the run resumes from, or null. The arguments must outlive this object. `threads`:
+  /// number of reading threads of this rank.
   ContentCheck(const Config& config, const World& world, const ResumePoint* resume, int64_t threads);
   /// Stops reading.
   ~ContentCheck();
   ContentCheck(const ContentCheck&) = delete;
   ContentCheck& operator=(const ContentCheck&) = delete;
 
-  /// Begins to read what is compared of the data, which outlives this. If it is not called, finish() compares the weights alone.
+  /// Starts to read the data, which must outlive this object. If it is not called, finish() compares only the weights.
   void begin_data(const RunData& data);
-  /// Begins to read the weights' files, once they were read for the run: then they are in memory, as a rule. Ranks that
-  /// have opened the very same files share them out. Called by all ranks.
+  /// Starts to read the files of the weights. To be called after the weights were loaded, because the files are then
+  /// usually in the page cache. Ranks that have opened the same files, not copies, read a part each. All ranks must
+  /// call it.
   void begin_weights(std::vector<WeightFiles> sources);
-  /// Whether all ranks have read, so that finish() need not wait. Called by all ranks, alike, after both of the above.
+  /// Returns true if all ranks have finished reading, so that finish() does not wait. All ranks must call it, after
+  /// begin_data() and begin_weights().
   bool ready() const;
-  /// Waits for that, and compares. Called by all ranks; throws AgreedError that names a file or the data, and a rank.
+  /// Waits until all is read and compares it. All ranks must call it. Throws AgreedError with a file (or the data) and
+  /// a rank.
   void finish();
   bool done() const { return done_; }
-  /// For the run's checkpoints, after finish(); on rank 0.
+  /// The facts for the checkpoints of the run, after finish(); on rank 0.
   const std::map<std::string, std::string>& recorded() const { return recorded_; }
-  /// What is not as it was, and may be; "" for nothing.
+  /// The allowed differences from the checkpoint; "" if there are none.
   const std::string& notes() const { return notes_; }
 
  private:
@@ -83,13 +90,13 @@ class ContentCheck {
   const ResumePoint* resume_;
   const int64_t threads_;
   std::vector<WeightFiles> sources_;
-  std::vector<Chunk> chunks_;              // of all files
-  std::vector<uint64_t> files_of_ranks_;   // the same number: the very same files
+  std::vector<Chunk> chunks_;              // chunks of all files
+  std::vector<uint64_t> files_of_ranks_;   // [ranks]: equal for ranks that opened the same files
   bool done_ = false;
   std::map<std::string, std::string> recorded_;
   std::string notes_;
   std::atomic<bool> stops_{false};
-  std::future<Facts> data_;                // last: their threads use the members above
+  std::future<Facts> data_;                // destroyed first: their threads use the members above
   std::future<std::vector<uint32_t>> weights_;
 };
 

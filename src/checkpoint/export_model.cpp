@@ -1,5 +1,5 @@
-// --export: a model directory from a checkpoint of a run, without running it: on the CPU, with what was trained from the
-// checkpoint and what was not from where the run had it.
+// --export: makes a model folder from a checkpoint on the CPU. Trained weights come from the checkpoint, frozen weights
+// from the model folder of the run.
 #include "checkpoint/export_model.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace blipft {
 
 namespace {
 
-// The run's config as far as saving goes: on one rank, and without optimizer states, which nobody asks for.
+// Returns the run's config, reduced to what saving needs: one rank, no optimizer states.
 Config export_config(const io::StateIndex& index, const std::string& folder,
                      const std::vector<std::string>& overrides) {
   Config config = config_from_values(index.config, folder + "/checkpoint.json", overrides);
@@ -35,11 +35,11 @@ Config export_config(const io::StateIndex& index, const std::string& folder,
   config.parallel.strategy = StrategyKind::single;
   config.output.save_model = true;
   const auto says_overwrite = [](const std::string& text) { return text.rfind("output.overwrite=", 0) == 0; };
-  if (std::none_of(overrides.begin(), overrides.end(), says_overwrite)) config.output.overwrite = false;  // the run's was
+  if (std::none_of(overrides.begin(), overrides.end(), says_overwrite)) config.output.overwrite = false;  // the default
   return config;
 }
 
-// What holds the weights of one rank on the CPU, wired without a step.
+// The objects that hold the weights of one rank on the CPU, without a step program.
 struct Holder {
   explicit Holder(const Config& of)
       : config(of), model(make_model(config)), optimizer(make_optimizer(config.train)),
@@ -73,13 +73,13 @@ struct Holder {
   std::unique_ptr<Strategy> strategy;
 };
 
-// Weights that were not trained must be those that the others were trained with.
+// Checks that the files of the frozen weights are those that the run was trained with.
 void check_frozen(const Config& config, const ResumePoint& point, const WeightContext& frozen,
                   const std::shared_ptr<const SafetensorsReader>& reader) {
   if (!frozen.units.empty()) (void)check_same_content(config, point, content_facts({"model file", reader}, 4));
 }
 
-// Of a run's folder the newest that is whole.
+// Returns the newest complete checkpoint if `folder` is a run's folder, else `folder`.
 std::string checkpoint_in(const std::string& folder) {
   if (std::filesystem::exists(folder + "/checkpoint.json") || !std::filesystem::is_directory(folder + "/checkpoints")) return folder;
   const std::string newest = newest_checkpoint(folder + "/checkpoints");

@@ -1,4 +1,4 @@
-// --export: what a run would have saved, from its checkpoint.
+// --export: the saved model of a run, made from its checkpoint.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace blipft {
 
-/// Writes the model (or adapters) that the run of the checkpoint in `folder` would have saved after its steps, under
-/// output.path, which `overrides` give. On the CPU, by one rank; needs the model directory that the run began with.
+/// Writes the model (or adapters) that the run would have saved at the step of the checkpoint in `folder`. `overrides`
+/// must set output.path. Runs on the CPU with one rank; needs the model folder that the run started with.
 void export_model(const std::string& folder, const std::vector<std::string>& overrides, const World& world);
 
 }  // namespace blipft

@@ -15,19 +15,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Whether a run goes on as the same run though a key has another value.
+// Returns true if a run may be resumed with another value of a key that has this rule.
 bool may_change(const Config& config, OnResume rule) {
   return rule == OnResume::length ? length_may_change(config) : rule != OnResume::refused;
 }
 
-// A key whose value is not the checkpoint's.
+// A key whose value differs from the checkpoint's.
 struct Changed {
   std::string key;
   OnResume rule;
   std::string now, then;
 };
 
-// A key that the checkpoint does not have came after the version that wrote it, which did what the default says.
+// Returns the keys with other values than in the checkpoint. A key that the checkpoint lacks is newer than the
+// checkpoint and counts with its default value.
 std::vector<Changed> changed_keys(const Config& config, const ResumePoint& point) {
   const std::map<std::string, std::string> before(point.index.config.begin(), point.index.config.end());
   std::vector<Changed> changed;
@@ -45,7 +46,7 @@ std::string shortened(const std::string& text) { return text.size() > 80 ? text.
 }  // namespace
 
 std::string newest_checkpoint(const std::string& checkpoints) {
-  // A folder that cannot be looked at is not one without checkpoints: the run would begin anew.
+  // An unreadable folder must not count as a folder without checkpoints: the run would start from the beginning.
   const auto check = [](const std::error_code& error, const fs::path& path) {
     const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
     BLIPFT_USER_CHECK(!error || (absent && !fs::is_symlink(path)), path.string(), ": cannot be looked at for checkpoints: ",
@@ -55,7 +56,7 @@ std::string newest_checkpoint(const std::string& checkpoints) {
   std::error_code error;
   const fs::directory_iterator looked(checkpoints, error);
   if (!check(error, checkpoints)) return "";
-  std::string newest, latest;              // by step, and by time
+  std::string newest, latest;              // newest by step, latest by file time
   fs::file_time_type latest_time;
   for (const io::NamedCheckpoint& one : io::named_checkpoints(checkpoints)) {
     if (one.end != io::NamedCheckpoint::End::none) continue;
@@ -63,11 +64,11 @@ std::string newest_checkpoint(const std::string& checkpoints) {
     std::error_code unread;
     const fs::file_time_type time = fs::last_write_time(index, unread);
     if (one.claims) check(unread, index);
-    if (!one.own && !one.claims) {         // of another program; a copy that has not come to its end
+    if (!one.own && !one.claims) {         // of another program, or an incomplete copy
       std::fprintf(stderr, "note: %s is left out of account: %s\n", index.parent_path().c_str(), one.why.c_str());
       continue;
     }
-    newest = index.parent_path().string(); // they come by step
+    newest = index.parent_path().string(); // sorted by step
     if (unread || (!latest.empty() && time <= latest_time)) continue;
     latest = newest, latest_time = time;
   }
@@ -89,7 +90,7 @@ void check_resume_folder(const Config& config) {
 std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world) {
   if (config.checkpoint.resume == ResumeMode::never) return nullptr;
   std::string folder = config.checkpoint.resume.text;
-  // One rank's choice: another may see a folder of a network file system later.
+  // Rank 0 chooses: on a network file system, other ranks may see a new folder later.
   world.run_agreeing_on_errors([&] {
     if (config.checkpoint.resume == ResumeMode::automatic)
       folder = world.rank() == 0 ? newest_checkpoint(checkpoints_folder(config)) : "";
@@ -115,7 +116,7 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
     differences += concat(differences.empty() ? "" : "; ", key, " is ", shortened(now), " here, ", shortened(then),
                           " there");
   };
-  bool longer = false;                     // or shorter
+  bool longer = false;                     // or shorter: the length changed
   for (const Changed& one : changed_keys(config, point))
     if (!may_change(config, one.rule)) {
       differs(one.key, one.now, one.then);
@@ -148,7 +149,7 @@ std::string check_same_content(const Config& config, const ResumePoint& point, c
   for (const Fact& fact : facts) {
     const auto found = point.index.run.find(fact.name);
     if (found == point.index.run.end() || found->second == fact.value) continue;
-    // Texts of a validation may be padded otherwise than before, and with them those of the training.
+    // With loss_on_padding, other validation texts may change the padding of training texts.
     BLIPFT_USER_CHECK(fact.evaluates && !config.train.loss_on_padding, place_of(config, "checkpoint.resume"),
                       ": checkpoint.resume: ", point.folder, ": ", fact.name, " is ", shortened(fact.value), " here (",
                       fact.place, "), ", shortened(found->second), " there; give the run the files that it began with");

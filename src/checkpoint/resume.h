@@ -1,4 +1,4 @@
-// Resume: the checkpoint that a run goes on from, and whether it is of this run.
+// Resume: finds the checkpoint that a run resumes from, and checks that it belongs to the run.
 #pragma once
 
 #include <memory>
@@ -16,33 +16,34 @@ struct ResumePoint {
   io::StateIndex index;
 };
 
-/// As checkpoint.resume says: null for never, and for auto where there is no whole checkpoint. Called by all ranks,
-/// which get the same one. Throws AgreedError naming what is missing or damaged.
+/// Returns the checkpoint that checkpoint.resume selects: null for never, and for auto if there is no complete
+/// checkpoint. All ranks must call it and get the same checkpoint. Throws AgreedError with the missing or damaged file.
 std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world);
 
-/// Throws UserError where checkpoint.resume names a folder that is none.
+/// Throws UserError if checkpoint.resume is a path that is not a folder.
 void check_resume_folder(const Config& config);
 
-/// The folder of the latest step in `checkpoints` that this program has written, be it damaged; "" when there is none. Tells on
-/// stderr what it leaves out, and where file times say otherwise.
+/// Returns the folder with the latest step in `checkpoints` that blipft has written, even if it is damaged; "" if there
+/// is none. Prints notes to stderr about folders that it ignores, and if a folder with an earlier step has a later file
+/// time.
 std::string newest_checkpoint(const std::string& checkpoints);
 
-/// Whether a run's length may change when it goes on: its learning rates do not follow the length.
+/// Returns true if a resumed run may have another length, because its learning rates do not depend on the length.
 bool length_may_change(const Config& config);
 
-/// Throws UserError that names every key whose value would make another run of it. `config` is resolved for `ranks`.
+/// Throws UserError with every key whose changed value does not allow resuming. `config` is resolved for `ranks` ranks.
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks);
 
-/// The same for what the run reads: what the checkpoint has of `facts` must be equal. Throws UserError. Returns what is not,
-/// and may be: "the data at data.val_path is ... instead of ...", or "".
+/// Compares `facts` about the files that the run reads with those in the checkpoint. Throws UserError for differences
+/// that are not allowed. Returns the others: "the data at data.val_path ... instead of ...", or "".
 std::string check_same_content(const Config& config, const ResumePoint& point, const Facts& facts);
 
-/// The keys with another value than when the checkpoint was written, of which no step so far depends; "" where there are
-/// none. "data.on_bad_sample skip instead of stop, ..."; of the paths of files, and of the start itself, none.
+/// Returns the allowed changes of keys since the checkpoint, "data.on_bad_sample skip instead of stop, ..."; "" if
+/// there are none. Changes of file paths and of keys that only concern the start are omitted.
 std::string what_was_changed(const Config& config, const ResumePoint& point);
 
-/// What of `now` is not as it was when the checkpoint was written, and may change rounding; "" where nothing is.
-/// "ranks 4 instead of 2, strategy ..."
+/// Returns the entries of `now` that differ from the checkpoint and may change rounding, "ranks 4 instead of 2,
+/// strategy ..."; "" if there are none.
 std::string what_may_change_bits(const ResumePoint& point, const std::map<std::string, std::string>& now);
 
 }  // namespace blipft

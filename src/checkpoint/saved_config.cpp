@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Gives every object inside of `object` that says its dtype this one.
+// Sets the dtype of every object in `object` that has one.
 void set_dtype(ordered_json& object, const char* name) {
   for (auto& [key, value] : object.items()) {
     if (key == "dtype" || key == "torch_dtype") value = name;
@@ -24,7 +24,7 @@ void set_dtype(ordered_json& object, const char* name) {
   }
 }
 
-// Says of the model and, where it is a part, of its language model that the head is not the embeddings.
+// Sets tie_word_embeddings to false for the model and, if it has a text_config, for its language model.
 void untie(ordered_json& config) {
   const auto untie_part = [](ordered_json& part) {
     const FamilySpec* family = find_family(part.value("model_type", ""));
@@ -36,7 +36,7 @@ void untie(ordered_json& config) {
 
 bool lacks(const ordered_json& object, const char* key) { return !object.contains(key) || object[key].is_null(); }
 
-// The id that transformers' processor gives the token <image>: a token that the tokenizer has, else the next free id.
+// Returns the id of <image> in transformers' processor: the tokenizer's id if it has this token, else the next free id.
 int64_t image_token_of(const Tokenizer& tokenizer) {
   const std::vector<int32_t> ids = tokenizer.encode("<image>", {.add_special_tokens = false});
   return ids.size() == 1 ? ids[0] : tokenizer.vocab_size();
@@ -52,7 +52,7 @@ void complete_image_token(const std::string& source, int64_t vocabulary, SavedCo
   int64_t id = 0;
   try {
     id = image_token_of(*load_model_tokenizer(source));
-  } catch (const UserError& error) {       // the weights are worth more than this key
+  } catch (const UserError& error) {       // saving the weights is more important than this key
     saved.notes.push_back(concat(place, "found none. transformers 5 needs it to generate: add it. The tokenizer cannot be read: ",
                                  error.what()));
     return;

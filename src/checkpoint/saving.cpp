@@ -26,7 +26,7 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kShardBytes = int64_t{5} << 30;  // of a file of tensors, at most
+constexpr int64_t kShardBytes = int64_t{5} << 30;  // maximum size of a file of tensors
 
 std::vector<std::string> copied_files(const std::string& directory) {
   std::vector<std::string> names = input_files(directory);
@@ -40,7 +40,7 @@ bool is_saved(const Unit& unit, const SaveSettings& settings) {
   return settings.what == What::all || (settings.what == What::trained && unit.trainable);
 }
 
-// Whether a parameter is saved from its checkpoint, and not from what the ranks hold.
+// Returns true if a parameter is copied from its checkpoint rather than gathered from the ranks.
 bool is_copied(const Unit& unit, const Parameter& parameter, const SaveSettings& settings) {
   return !unit.trainable && settings.pretrained && parameter.source == Source::checkpoint;
 }
@@ -51,12 +51,12 @@ bool is_gathered(const Unit& unit, const SaveSettings& settings) {
                      [&](const Parameter& parameter) { return !is_copied(unit, parameter, settings); });
 }
 
-// The dtype that the tensors of a gathered unit are saved in; `held`: the dtype of its weights.
+// Returns the dtype in which a gathered unit is saved. `held`: the dtype of its weights in the store.
 DType saved_dtype(const Unit& unit, const SaveSettings& settings, DType held) {
   return unit.trainable ? settings.trained : settings.frozen.value_or(held);
 }
 
-// That of a parameter; a copied one is in `checkpoint`.
+// Returns the dtype in which a parameter is saved. `checkpoint` has the parameters that are copied.
 DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettings& settings, DType held,
                   const SafetensorsReader* checkpoint) {
   if (!is_copied(unit, parameter, settings)) return saved_dtype(unit, settings, held);
@@ -65,7 +65,7 @@ DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettin
   return stored ? stored->second.dtype : held;
 }
 
-// What the checkpoint has for parts of the model that are not ours (FamilySpec::kept_tensors), to be saved as it is.
+// Returns the checkpoint's tensors that blipft does not use (FamilySpec::kept_tensors); they are saved unchanged.
 std::vector<const NamedTensor*> tensors_next_to(const SaveSettings& settings, const SafetensorsReader* checkpoint,
                                                const std::string& source) {
   std::vector<const NamedTensor*> found;
@@ -77,16 +77,16 @@ std::vector<const NamedTensor*> tensors_next_to(const SaveSettings& settings, co
   return found;
 }
 
-// A product of low rank that is to be added to a weight: scale B A, B [out, r], A [r, in], f32 device memory.
+// A low-rank product that is added to a weight: scale B A, B [out, r], A [r, in], f32 device memory.
 struct LowRank {
   Tensor a, b;
 };
 
-// A weight that gets a key of its own, because an adapter of a module that the model ties is merged into it.
+// A tied weight that is saved separately, because an adapter is merged into it.
 struct Untied {
   std::string name;
   const Unit* unit;
-  const Parameter* parameter;              // what it is tied to, a parameter of `unit`
+  const Parameter* parameter;              // the parameter of `unit` that it is tied to
 };
 
 std::vector<Untied> untied_weights(const Unit& unit, const Units& units, const SaveSettings& settings) {
@@ -101,7 +101,7 @@ std::vector<Untied> untied_weights(const Unit& unit, const Units& units, const S
   return found;
 }
 
-// Puts a model's tensors into a writer, which rank 0 has.
+// Passes the tensors of a model to a writer, which only rank 0 has.
 class Saver {
  public:
   Saver(const WeightContext& context, const SaveJob& job) : context_(context), job_(job) {}
@@ -125,15 +125,15 @@ class Saver {
   std::unique_ptr<CheckpointWriter> writer_;
   std::vector<const NamedTensor*> beside_;
   std::vector<char> host_;
-  std::string saved_as_;                   // the folder; of rank 0
+  std::string saved_as_;                   // the saved folder; on rank 0
 };
 
 DType Saver::dtype_of(const Unit& unit, const Parameter& parameter) const {
   return saved_dtype(unit, parameter, job_.settings, context_.store->weight_dtype(unit), job_.checkpoint);
 }
 
-// What config.json says of all tensors: transformers casts them to it. That of trained weights, which nothing must round; if
-// only adapters were trained, that of most elements.
+// Returns the dtype for config.json, to which transformers casts all tensors. It is the dtype of trained weights, so
+// that they are not rounded, or, if only adapters were trained, the dtype of most elements.
 DType Saver::config_dtype(const std::vector<CheckpointWriter::Entry>& entries) const {
   const auto trained = [&](const Unit* unit) { return unit->trainable && is_saved(*unit, job_.settings); };
   if (std::any_of(context_.units.begin(), context_.units.end(), trained)) return job_.settings.trained;
@@ -198,11 +198,11 @@ void Saver::finish() {
   saved_as_ = writer_->finish();
 }
 
-// All ranks take part in gathering.
+// Saves a unit. All ranks must call it because gathering is collective.
 void Saver::save(const Unit& unit) {
   if (!is_saved(unit, job_.settings)) return;
   if (is_gathered(unit, job_.settings)) save_held(unit);
-  Tensor adapters;                         // at the start of the scratch memory
+  Tensor adapters;                         // at the beginning of the scratch memory
   if (unit.adapter && job_.settings.what == SaveSettings::What::all) adapters = gather(*unit.adapter, DType::f32);
   if (!writer_) return;
   if (adapters) order_adapters(*unit.adapter, adapters);
@@ -216,7 +216,7 @@ void Saver::save(const Unit& unit) {
     copy_with(weight.name, *weight.unit, *weight.parameter);
 }
 
-// The unit's whole flat buffer as `dtype`, in scratch memory.
+// Returns the unit's whole flat buffer in `dtype`, in scratch memory.
 Tensor Saver::gather(const Unit& unit, DType dtype) {
   const Stream stream = context_.device->compute_stream();
   const int64_t padded = context_.store->shard(unit).padded;
@@ -251,7 +251,7 @@ void Saver::save_held(const Unit& unit) {
   }
 }
 
-// Brings rows of adapters, which are added to weights as files have them, into the order of files. In device memory.
+// Reorders rows of adapters, in device memory, to the order of files, because they are added to weights in that order.
 void Saver::order_adapters(const Unit& adapters, const Tensor& gathered) {
   Device& device = *context_.device;
   const Stream stream = device.compute_stream();
@@ -267,7 +267,7 @@ void Saver::order_adapters(const Unit& adapters, const Tensor& gathered) {
   }
 }
 
-// What `gathered`, the adapters of `unit`, adds to a weight; nothing where that has no adapter.
+// Returns the low-rank product of `weight` from `gathered`, the adapters of `unit`; empty if the weight has no adapter.
 LowRank Saver::adapter_of(const Unit& unit, const std::string& weight, const Tensor& gathered) const {
   LowRank found;
   for (const Parameter& own : unit.parameters()) {
@@ -279,7 +279,8 @@ LowRank Saver::adapter_of(const Unit& unit, const std::string& weight, const Ten
   return found;
 }
 
-// From the checkpoint, by way of the device where the dtype changes or an adapter is added, whole rows at a time then.
+// Copies a tensor from the checkpoint. If its dtype changes or an adapter is added, the device computes it; with an
+// adapter in whole rows.
 void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype, const LowRank& added,
                  int64_t scratch_from) {
   Device& device = *context_.device;
@@ -382,7 +383,7 @@ std::vector<FileToWrite> files_to_save(const Config& config, const Units& units,
   if (!config.output.save_model) return files;
   std::unique_ptr<SafetensorsReader> checkpoint;
   for (const SaveSettings& settings : SaveSettings::of(config)) {
-    // A checkpoint that cannot be read is told of when it is loaded.
+    // If the checkpoint cannot be read, loading reports the error.
     if (settings.pretrained && !checkpoint) {
       try {
         checkpoint = std::make_unique<SafetensorsReader>(config.model.path);

@@ -1,4 +1,4 @@
-// Weights from the shards that the ranks hold into folders of Hugging Face and PEFT form.
+// Saving: writes the weights that the ranks hold as shards to folders in the formats of Hugging Face and PEFT.
 #pragma once
 
 #include <optional>
@@ -11,43 +11,43 @@
 
 namespace blipft {
 
-/// What of a model is saved, and with which dtypes.
+/// The tensors of a model that are saved, and their dtypes.
 struct SaveSettings {
-  /// all: every tensor, adapters merged into the weights that they are added to, a tied one of which gets a key of its
-  /// own then; trained: those alone that were trained
-  /// (not adapters); adapters: these alone, in PEFT's form.
+  /// all: every tensor, with adapters merged into their weights; a tied weight with a merged adapter is saved
+  /// separately.
+  /// trained: only trained tensors, without adapters. adapters: only adapters, in PEFT's format.
   enum class What { all, trained, adapters } what = What::all;
   DType trained = DType::f32;
-  /// Of tensors that were not trained. Absent: as the checkpoint stores them that they were read from, bit for bit;
-  /// those that come from none as they are held.
+  /// The dtype of frozen tensors. nullopt: they are copied bit for bit from the checkpoint that they were loaded from,
+  /// or saved in the dtype of the store if they come from none.
   std::optional<DType> frozen;
-  bool pretrained = true;                  ///< the weights came from a checkpoint, but for fresh ones
-  float adapter_scale = 1;                 ///< of merged adapters
+  bool pretrained = true;                  ///< true if weights come from a checkpoint, except fresh ones
+  float adapter_scale = 1;                 ///< scale of merged adapters
   std::string folder() const { return what == What::adapters ? "adapter" : "model"; }  ///< under output.path
-  /// What a run saves that saves its model, in this order.
+  /// Returns what a run with output.save_model saves, in order.
   static std::vector<SaveSettings> of(const Config& config);
 };
 
 struct SaveJob {
-  std::string directory;                   // made, or replaced where it is an older one of its kind
-  std::string source;                      // model directory: its config and tokenizer files are taken over
+  std::string directory;                   // created, or replaced if it is an older one of the same kind
+  std::string source;                      // model folder: its config and tokenizer files are copied
   SaveSettings settings;
-  const SafetensorsReader* checkpoint = nullptr;  // where the weights came from, if from one
+  const SafetensorsReader* checkpoint = nullptr;  // source of the weights; may be null
   std::string adapter_config;              // adapter_config.json, with What::adapters
   ModelOrigin origin = {};
 };
 
-/// Scratch bytes that saving takes.
+/// Returns the bytes of scratch memory that saving needs.
 int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
                              const SaveSettings& settings);
-/// Bytes of the tensors that saving writes, and kSmallFilesBytes. `checkpoint`: where the weights come from, null: they are drawn.
-/// `source`: SaveJob's.
+/// Returns the bytes of the saved tensors, plus kSmallFilesBytes. `checkpoint`: source of the weights; null: they are
+/// random. `source`: as SaveJob::source.
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint, const std::string& source);
-/// The folders that a run saves at its end, if any, and the bytes of their tensors.
+/// Returns the folders that a run saves at its end, if any, and their bytes.
 std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store);
-/// Writes tensors, config and tokenizer files (rank 0 writes, all ranks take part). What was not trained is copied from
-/// the checkpoint, in pieces. Returns the folder: SaveJob::directory, or one beside it if that name was taken (see
+/// Writes tensors, config and tokenizer files. All ranks must call it; rank 0 writes. Frozen tensors are copied from
+/// the checkpoint in pieces. Returns the folder: SaveJob::directory, or a folder next to it if that name is in use (see
 /// CheckpointWriter::finish()).
 std::string save_weights(const WeightContext& context, const World& world, const SaveJob& job);
 

@@ -1,4 +1,4 @@
-// Writing of a checkpoint's file; see state_writer.h.
+// Writes a rank's file of a checkpoint; see state_writer.h.
 #include "checkpoint/state_writer.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace blipft {
 
 namespace {
 constexpr int64_t kThreads = 4;
-constexpr int64_t kMinChunks = 3;        // one being filled, one being written, one on its way
+constexpr int64_t kMinChunks = 3;        // one being filled, one in transfer, one being written
 }  // namespace
 
 StateWriter::StateWriter(Device& device, int64_t bytes) : device_(device) {
@@ -29,7 +29,8 @@ StateWriter::~StateWriter() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// Page-locking takes a moment for each GiB: beside the run, and one chunk at a time, so that the first are there soon.
+// Allocates chunks on a thread, because page-locking takes time for each GiB; one at a time, so that the first are
+// ready soon.
 void StateWriter::take_chunks(int64_t count) {
   try {
     device_.bind_thread();
@@ -42,7 +43,7 @@ void StateWriter::take_chunks(int64_t count) {
       chunks_.push_back(std::move(chunk));
       changed_.notify_all();
     }
-  } catch (...) {                          // those that are there must do
+  } catch (...) {                          // the writer continues with the chunks it has
     const std::lock_guard lock(mutex_);
     if (chunks_.empty()) no_memory_ = std::current_exception();
     changed_.notify_all();
@@ -67,7 +68,7 @@ void StateWriter::begin(const std::string& path, const std::vector<ParameterStor
   file_ = {};
   written_.clear();
   file_.name = std::filesystem::path(path).filename().string();
-  std::map<std::string, const void*> memory;  // pieces change their order; a tensor has one piece here
+  std::map<std::string, const void*> memory;  // lay_out() reorders pieces; each tensor has one piece here
   for (const ParameterStore::Part& part : parts) {
     file_.pieces.push_back({.tensor = part.key(), .dtype = part.data.dtype, .shape = part.shape, .first = part.first,
                             .count = part.data.numel(), .offset = 0, .checksums = {}});
@@ -83,20 +84,21 @@ void StateWriter::begin(const std::string& path, const std::vector<ParameterStor
   try {
     copy(segments_of(data));
   } catch (...) {
-    set_complete(true);                    // threads wait for nothing more
+    set_complete(true);                    // the threads must not wait for more chunks
     throw;
   }
   set_complete(true);
   pause_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Chunks are filled to the last byte, so that no more of them are needed than the bytes say: a segment may end in the next.
+// Copies segments to chunks. Chunks are filled completely, so that their number is minimal: a segment may continue in
+// the next chunk.
 void StateWriter::copy(const std::vector<Part>& segments) {
   const Stream stream = device_.copy_stream();
   Chunk* chunk = nullptr;
   for (Part left : segments) {
     while (left.bytes > 0) {
-      if (!chunk && !(chunk = free_chunk())) return device_.synchronize(stream);  // nothing can be written any more
+      if (!chunk && !(chunk = free_chunk())) return device_.synchronize(stream);  // writing failed
       Part part = left;
       part.at = chunk->used;
       part.bytes = std::min(left.bytes, kChunkBytes - chunk->used);

@@ -1,7 +1,7 @@
-// StateWriter: writes what a rank holds into a checkpoint's file, beside the training.
+// StateWriter: writes the state of a rank to its file of a checkpoint while training continues.
 //
-// The main thread copies device memory into page-locked chunks and goes on; threads of the writer's own give the chunks
-// checksums and write them. Where chunks are fewer than the bytes, the main thread waits for the file system.
+// The main thread copies device memory to page-locked chunks and continues; the writer's threads compute checksums and
+// write the chunks. If the state does not fit in the chunks, the main thread waits for the file system.
 #pragma once
 
 #include <condition_variable>
@@ -23,35 +23,35 @@ namespace blipft {
 
 class StateWriter {
  public:
-  /// Chunks for `bytes` of host memory are taken on a thread beside the caller's, and at least three in all.
+  /// Allocates chunks for `bytes` of host memory, at least three, on another thread.
   StateWriter(Device& device, int64_t bytes);
-  /// Waits for what is being written.
+  /// Waits until the current file is written.
   ~StateWriter();
   StateWriter(const StateWriter&) = delete;
   StateWriter& operator=(const StateWriter&) = delete;
 
-  /// Copies `parts` and begins to write them to `path`. Returns when the memory of `parts` may change again. The device
-  /// is idle. Throws UserError when the file cannot be made; what fails later, finish() tells.
+  /// Copies `parts` and starts to write them to `path`. Returns when the memory of `parts` may change again. The device
+  /// must be idle. Throws UserError if the file cannot be created; finish() throws later errors.
   void begin(const std::string& path, const std::vector<ParameterStore::Part>& parts);
-  /// Whether the file of the last begin() is still being written.
+  /// Returns true if the file of the last begin() is still being written.
   bool busy() const;
-  /// Waits for it. What has been written; throws what went wrong.
+  /// Waits for the file of the last begin() and returns its description. Throws the first error.
   io::StateFile finish();
-  /// How long the last begin() took: device to host.
+  /// Duration of the last begin(): the copy from device to host.
   double pause_seconds() const { return pause_seconds_; }
-  /// From begin() to the last byte on the disk, of the last file that was finished.
+  /// Time from begin() until all bytes were on the disk, for the last complete file.
   double write_seconds() const { return write_seconds_; }
 
   static constexpr int64_t kChunkBytes = io::kSegmentBytes;
 
  private:
-  /// What a chunk has of a segment.
+  /// The part of a segment that is in one chunk.
   struct Part {
     size_t piece;
-    int64_t number;                        // of the piece's segments
-    int64_t offset, bytes;                 // in the file
+    int64_t number;                        // index of the segment in its piece
+    int64_t offset, bytes;                 // range in the file
     const char* source;
-    int64_t at = 0;                        // in its chunk
+    int64_t at = 0;                        // offset in the chunk
     uint32_t checksum = 0;
   };
   struct Chunk {
@@ -72,7 +72,7 @@ class StateWriter {
 
   Device& device_;
   io::StateFile file_;
-  std::vector<Part> written_;              // of file_, by any thread
+  std::vector<Part> written_;              // written parts of file_, by all threads
   std::string path_;
   std::unique_ptr<io::FileDescriptor> target_;
   double pause_seconds_ = 0, write_seconds_ = 0;
@@ -83,12 +83,12 @@ class StateWriter {
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<Chunk*> free_;
   std::deque<Chunk*> full_;
-  int64_t writing_ = 0;                    // chunks that threads hold
-  bool complete_ = true, synced_ = true;   // all chunks were sent; all is on the disk
+  int64_t writing_ = 0;                    // number of threads that write a chunk or sync
+  bool complete_ = true, synced_ = true;   // all chunks were sent; all bytes are on the disk
   bool ends_ = false;
-  std::exception_ptr error_;               // of the file under way
-  std::exception_ptr no_memory_;           // for good: there is not one chunk
-  std::vector<std::thread> threads_;       // last: they use the members above
+  std::exception_ptr error_;               // of the current file
+  std::exception_ptr no_memory_;           // permanent: no chunk could be allocated
+  std::vector<std::thread> threads_;       // the threads use the members above
 };
 
 }  // namespace blipft

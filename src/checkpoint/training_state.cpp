@@ -1,4 +1,4 @@
-// Which rank writes what, and how it comes back; see training_state.h.
+// Distribution of the state over ranks, and its restoring; see training_state.h.
 #include "checkpoint/training_state.h"
 
 #include <algorithm>
@@ -25,16 +25,16 @@ std::vector<Part> all_parts(const Units& units, const ParameterStore& store) {
   return parts;
 }
 
-// A segment of a piece in a file, and where the elements of it go that this rank holds.
+// A segment of a piece in a file, and the destination of the bytes that this rank holds.
 struct Read {
   const io::StateFile* file;
   const io::StatePiece* piece;
-  int64_t number;                          // of the piece's segments
-  int64_t from, bytes;                     // in the segment
+  int64_t number;                          // index of the segment in its piece
+  int64_t from, bytes;                     // range in the segment
   char* to;
 };
 
-// The reads that fill `part`; appended to `reads`.
+// Collects the reads that fill parts.
 class Reads {
  public:
   Reads(const io::StateIndex& index, const std::string& folder) : folder_(folder) {
@@ -49,7 +49,7 @@ class Reads {
     const auto found = pieces_.find(key);
     BLIPFT_USER_CHECK(found != pieces_.end(), folder_, ": the checkpoint has no tensor ", key,
                       "; it is of another run, or damaged");
-    int64_t at = part.first;               // the first element that is still missing
+    int64_t at = part.first;               // first element without a read
     const int64_t end = part.first + part.data.numel();
     for (const auto& [file, piece] : found->second) {
       BLIPFT_USER_CHECK(piece->dtype == part.data.dtype && piece->shape == part.shape, folder_, "/", file->name, ": ",
@@ -72,7 +72,7 @@ class Reads {
   void add_range(const io::StateFile& file, const io::StatePiece& piece, const Part& part, int64_t first,
                  int64_t last) {
     const int64_t size = dtype_size(piece.dtype);
-    int64_t begin = (first - piece.first) * size;  // bytes of the piece
+    int64_t begin = (first - piece.first) * size;  // byte offset in the piece
     const int64_t end = (last - piece.first) * size;
     char* to = static_cast<char*>(part.data.data) + (first - part.first) * size;
     while (begin < end) {
@@ -124,7 +124,7 @@ int64_t held_state_bytes(const Units& units, const ParameterStore& store) {
 
 namespace {
 
-// Carries out the reads into the device's memory, with `threads` threads.
+// Executes the reads into device memory, with `threads` threads.
 void fill(const WeightContext& context, const Reads& reads, const std::string& folder, int64_t threads) {
   std::map<const io::StateFile*, io::FileDescriptor> files;
   for (const Read& read : reads.all())
@@ -179,7 +179,7 @@ void load_trained_weights(const WeightContext& context, const std::string& folde
   std::map<std::string, const io::StatePiece*> stored;
   for (const io::StateFile& file : index.files)
     for (const io::StatePiece& piece : file.pieces) stored[piece.tensor] = &piece;
-  // The most exact weights that there are.
+  // Finds the most precise weights: master weights, else weights.
   const auto find = [&](const Parameter& parameter) -> std::pair<std::string, const io::StatePiece*> {
     for (const char* name : {"master", "weight"})
       if (const auto found = stored.find(concat(name, "/", parameter.name)); found != stored.end())

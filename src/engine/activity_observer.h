@@ -1,4 +1,4 @@
-// ActivityObserver: tells the activity which unit is in which phase or collective, and the trace, if there is one.
+// ActivityObserver: reports the unit and its phase or collective to the activity, and to the trace if there is one.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace blipft {
 
-/// On a GPU steps are replayed, and this hears of nothing: what the host knows then is the step.
+/// Replayed CUDA graphs do not call the observer: the activity then contains only the step.
 class ActivityObserver : public StepObserver, public CommObserver {
  public:
   ActivityObserver(Activity& activity, SpanRecorder* spans, const std::vector<const Unit*>& units)

@@ -1,4 +1,4 @@
-// The wiring of a rank's parts; see engine.h.
+// Connects the parts of a rank; see engine.h.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy
   return context;
 }
 
-// Enough to gather the next layer, whichever it is, while the one before it computes: of a step 9 of 10 units, since memory is
-// short there; of generation all.
+// Chooses enough memory to gather the next unit while the previous one computes. In training it is enough for 9 of 10
+// units, because memory is scarce; in generation for all units.
 ShardedSettings with_prefetch(ShardedSettings settings, const EngineParts& parts, const ParameterStore& store) {
   std::vector<int64_t> sizes;
   for (const Unit* unit : parts.model->units()) sizes.push_back(store.gathered_bytes(*unit));

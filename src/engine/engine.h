@@ -1,4 +1,4 @@
-// Engine: what computes the steps of a rank, wired once for the dry run, the run and the tests.
+// Engine: the parts that compute the steps of a rank, connected in the same way for dry runs, runs and tests.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace blipft {
 
-/// What an engine works with; nothing here is owned.
+/// The objects that an engine uses. It owns none of them.
 struct EngineParts {
   EngineSettings settings;
   Model* model = nullptr;
@@ -23,29 +23,29 @@ struct EngineParts {
   Groups groups;
   Arena* arena = nullptr;
   const Optimizer* optimizer = nullptr;
-  const StoragePolicy* policy = nullptr;   ///< null: as settings.storage says
+  const StoragePolicy* policy = nullptr;   ///< null: made from settings.storage
   SpanRecorder* spans = nullptr;           ///< optional
-  PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
-  std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
-  Activity* activity = nullptr;            ///< optional: is told of units and their collectives
-  int64_t fp8_kept_bytes = 0;              ///< of weights in fp8 that stay over a step
-  bool fp8_keep_inputs = false;            ///< whether inputs in fp8 stay for backward
-  bool trains = true;                      ///< false: texts are generated alone, by a model in which nothing is trained
+  PixelStatistics pixel_statistics;        ///< normalization of the pictures, if the model reads any
+  std::vector<TextShape> text_shapes;      ///< of all possible steps, ascending
+  Activity* activity = nullptr;            ///< optional: gets reports of units and their collectives
+  int64_t fp8_kept_bytes = 0;              ///< maximum bytes of fp8 weights that stay over a step
+  bool fp8_keep_inputs = false;            ///< true if inputs in fp8 stay for the backward
+  bool trains = true;                      ///< false: only generates texts; no parameter is trained
 };
 
-/// Lets the other ranks of this machine address the memory of an engine, where `peers` asks for it. Called by all ranks,
-/// after Arena::commit; CommGroups::withdraw() ends it.
+/// Lets the other ranks of this machine address the memory of an engine, if `peers` requests it. All ranks must call
+/// it, after Arena::commit. CommGroups::withdraw() ends the access.
 void expose_memory(const PeerMemorySettings& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store);
 
 class Engine {
  public:
-  /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units of a model that is
-  /// trained, for all units of another.
+  /// Declares all persistent memory in the arena. If sharded.prefetch_bytes is 0, uses the size of the unit at the 90th
+  /// percentile, or of the largest unit if the engine does not train.
   Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& sharded);
-  /// Adds the program that generates texts, alone or between steps. Called before memory is planned or committed; it may be
-  /// called again, and the last call counts. Between steps it takes no persistent memory.
+  /// Adds the program that generates texts, alone or between steps. To be called before memory is planned or committed.
+  /// If it is called again, the last call counts. An engine that trains reserves no persistent memory for it.
   void decode_with(const DecodeProgramSettings& settings, int32_t pad_id);
-  /// After Arena::commit.
+  /// To be called after Arena::commit.
   void bind();
 
   const std::unique_ptr<ActivityObserver> observer;  ///< null without an activity

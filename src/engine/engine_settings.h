@@ -1,4 +1,4 @@
-// EngineSettings: what an engine computes and how, as numbers and enums.
+// EngineSettings: the settings of an engine, as numbers and enums.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace blipft {
 
-/// How weights and states are stored where that differs from the compute dtype on the device.
+/// The storage of weights and states, if it differs from the compute dtype on the device.
 struct StorageSettings {
-  const Format* frozen_weights = nullptr;  ///< of frozen layers' matrices; null: the compute dtype
-  std::vector<std::string> groups;         ///< parameter groups that have this format; empty: all
+  const Format* frozen_weights = nullptr;  ///< format of frozen layers' matrices; null: the compute dtype
+  std::vector<std::string> groups;         ///< parameter groups with this format; empty: all
   Place weights = Place::device;
-  Place states = Place::device;            ///< of the optimizer, and of master weights
+  Place states = Place::device;            ///< location of optimizer states and master weights
 };
 
-/// Products of layers in fp8.
+/// Settings of matrix products in fp8.
 struct Fp8EngineSettings {
   bool enabled = false;
-  DType gradients = DType::f8e4m3;         ///< of layers' outputs
+  DType gradients = DType::f8e4m3;         ///< dtype of the gradients of layers' outputs
   int64_t min_size = 0;                  ///< see Fp8Settings
   std::vector<std::string> excluded;
-  bool counts = false;                     ///< the trace records the factors
+  bool counts = false;                     ///< true if the trace records statistics of the factors
 };
 
-/// What the GPUs of a machine do in each other's memory.
+/// The collectives in which the GPUs of a machine access each other's memory.
 struct PeerMemorySettings {
   bool gathers = true, reductions = true;
 };

@@ -1,4 +1,4 @@
-// A run file's model; see settings.h.
+// Makes the model of a run; see settings.h.
 #include <filesystem>
 
 #include "blipft/error.h"
@@ -13,7 +13,7 @@ namespace blipft {
 
 namespace {
 
-// The first thing that a new run file gets wrong.
+// Checks that model.path is a model folder. A wrong path is the most common error in a new run file.
 void check_model_folder(const Config& config) {
   namespace fs = std::filesystem;
   std::error_code ignored, error;

@@ -1,4 +1,4 @@
-// Where a run computes; see placement.h.
+// Devices and groups of ranks; see placement.h.
 #include "engine/placement.h"
 
 #include <algorithm>
@@ -18,10 +18,11 @@ bool wants_cuda(const Config& config) {
   return config.parallel.device == DeviceChoice::cuda;
 }
 
-// Streams and the branches of a captured step share the queues, which are few by default: fsdp's copies from other GPUs, far
-// ahead, held up kernels that do not depend on them (0.4432 s a step with 8, 0.4326 with 32, four H200). But each queue
-// takes time when CUDA starts, and the ranks of a machine wait for each other in that: four processes on one H200 take 0.37
-// s with the default, 1.2 with 16, 2.8 with 32. One rank's step takes as long with 8 as with 32, offload included.
+// Streams and the branches of a captured step share the queues. With the few default queues, fsdp's early copies from
+// other GPUs delayed kernels that do not depend on them (a step took 0.4432 s with 8 queues, 0.4326 s with 32, on four
+// H200). But CUDA needs time to start each queue, and the ranks of a machine wait for each other then: four
+// processes on one H200 start in 0.37 s with the default, 1.2 s with 16 queues, 2.8 s with 32. With one rank, a step
+// takes as long with 8 queues as with 32, also with offload.
 void choose_gpu_queues(const Config& config, const World& world) {
   if (world.size() > 1 && cuts_parameters(config.parallel.strategy))
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
@@ -30,10 +31,10 @@ void choose_gpu_queues(const Config& config, const World& world) {
 void check_started_together(const Config& config, const World& world) {
   if (world.size() > 1 || config.parallel.devices == 1) return;
   struct Starter {
-    const char *variable, *also;           // the number of processes, and one that tells that this is one of them
+    const char *variable, *also;           // its number of processes; set in each of them
     const char* what;
   };
-  // In a batch script Slurm sets SLURM_NTASKS, but only srun sets the number of a step's tasks.
+  // Slurm sets SLURM_NTASKS in a batch script too, but only srun sets SLURM_STEP_NUM_TASKS.
   constexpr Starter kStarters[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "another Open MPI's mpirun"},
                                    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun without PMIx"},
                                    {"PMI_SIZE", "PMI_RANK", "another MPI's launcher"},
@@ -68,7 +69,7 @@ int64_t available_host_memory() {
     if (name == "MemAvailable:" && all >> kib) bytes = kib * 1024;
     std::getline(all, unit);
   }
-  // Version 2: one line, "0::/path"; the limits of the groups above hold too.
+  // cgroup version 2 has one line, "0::/path". The limits of parent groups apply too.
   std::ifstream own("/proc/self/cgroup");
   std::string line;
   std::getline(own, line);
@@ -76,7 +77,7 @@ int64_t available_host_memory() {
   for (std::filesystem::path group = line.substr(3);; group = group.parent_path()) {
     std::ifstream file("/sys/fs/cgroup" + group.string() + "/memory.max");
     int64_t limit = 0;
-    if (file >> limit) bytes = std::min(bytes, limit);  // "max" is no number
+    if (file >> limit) bytes = std::min(bytes, limit);  // "max" is not a number: no limit
     if (!group.has_relative_path()) return bytes;
   }
 }
@@ -110,7 +111,7 @@ std::unique_ptr<CommGroups> make_groups(const Config& config, const World& world
                                         Device& device) {
   return std::make_unique<CommGroups>(world, sizes, device, [&](const World& ranks, bool scalars) {
     if (device.kind() != DeviceKind::cuda) return make_mpi_comm(ranks);
-    // One thread block moves a few numbers as fast as many, and takes little memory for its buffers.
+    // For scalars one thread block is as fast as many and needs less memory for its buffers.
     return make_nccl_comm(ranks, device, scalars ? 1 : config.parallel.nccl_max_ctas);
   });
 }

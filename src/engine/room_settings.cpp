@@ -1,4 +1,4 @@
-// Settings of rooms from a config; see room_settings.h.
+// Conversion of a Config to settings; see room_settings.h.
 #include "engine/room_settings.h"
 
 #include "blipft/error.h"

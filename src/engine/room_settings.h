@@ -1,4 +1,4 @@
-// What the keys of a run file become for the rooms below, which see no Config.
+// Conversion of a Config to the settings of the folders below, which do not depend on Config.
 #pragma once
 
 #include "blipft/config.h"

@@ -1,4 +1,4 @@
-// Opening what a run reads; see run_data.h.
+// Opens the data of a run; see run_data.h.
 #include "engine/run_data.h"
 
 #include <algorithm>
@@ -79,7 +79,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   (void)make_training_order(loading, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
   if (datasets.validation)
     data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
-  if (data.validates()) (void)validation_steps(loading, world, data.validation.dataset->size());  // or it leaves none
+  if (data.validates()) (void)validation_steps(loading, world, data.validation.dataset->size());  // checks; throws
   data.has_source = inputs.has_source();
   data.text_shapes = text_shapes_of(config, world, data);
   return data;

@@ -1,4 +1,4 @@
-// RunData: what a run reads, and what is known of it before memory is planned.
+// RunData: the data of a run, and the facts about it that are known before memory is planned.
 #pragma once
 
 #include <memory>
@@ -10,31 +10,31 @@
 namespace blipft {
 
 struct RunData {
-  PixelStatistics pixel_statistics;          ///< of the pictures, if the model reads any
+  PixelStatistics pixel_statistics;          ///< normalization of the pictures, if the model reads any
   std::shared_ptr<const Tokenizer> tokenizer;
-  InstructionReader instructions;            ///< where the model reads any
-  SampleSet training, validation;            ///< the latter without a dataset: nothing to validate with
+  InstructionReader instructions;            ///< used if the model reads instructions
+  SampleSet training, validation;            ///< validation.dataset is null if the run does not validate
   bool has_source = false;                   ///< as the model's inputs say
-  std::vector<TextShape> text_shapes;        ///< those that steps may have, ascending
-  /// Whether all texts were tokenized before: where the model reads no pictures. Then each of the shapes comes.
+  std::vector<TextShape> text_shapes;        ///< of all possible steps, ascending
+  /// True if all texts were tokenized in advance, because the model reads no pictures. Each of text_shapes then occurs.
   bool surveyed() const { return training.texts != nullptr; }
   bool validates() const { return validation.dataset != nullptr; }
 };
 
-/// Opens what `config` names for a run on `world` ranks; `threads` of this rank tokenize. Throws UserError when files
-/// are missing or do not fit the model.
+/// Opens the data of `config` for a run on `world` ranks; this rank tokenizes with `threads` threads. Throws UserError
+/// if files are missing or do not suit the model.
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads);
 
-/// The tokenizer in a model's folder, read by the rules of the model's family. Throws UserError.
+/// Loads the tokenizer of a model folder, by the rules of the model's family. Throws UserError.
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory);
 
-/// The validation samples alone, opened anew with other `texts`.
+/// Opens only the validation samples, with the text settings `texts`.
 std::shared_ptr<const Dataset> open_validation(const Config& config, const TextSettings& texts);
 
-/// The text shapes of a run of `data` with another batch size.
+/// Returns the text shapes of a run on `data` with the batch size of `config`.
 std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data);
 
-/// What a step of such a run has on the average; where texts are not known before, the largest.
+/// Returns the average text shape of the steps of such a run, or the largest shape if texts were not surveyed.
 TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data);
 
 /// "steps of 512 to 1536 packed text rows (16 shapes), texts of up to 512 tokens"

@@ -1,4 +1,4 @@
-// Keys of a run file as settings of the parts below; see settings.h.
+// Conversion of a Config; see settings.h.
 #include "engine/settings.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the keys of a run file become for the parts below config/, which know no run file.
+// Conversion of a Config to the objects and settings of a run.
 #pragma once
 
 #include <memory>
@@ -12,34 +12,34 @@
 
 namespace blipft {
 
-/// Dtypes of what a run trains: as train.precision says; adapters keep f32 weights beside bf16 products where
-/// adapter.dtype asks for it.
+/// Returns the dtypes of a run, as train.precision specifies. With adapter.dtype, adapters may have f32 weights
+/// although products are in bf16.
 PrecisionTypes precision_types(Precision precision);
 PrecisionTypes precision_types(const Config& config);
 
-/// The optimizer that train.optim names. Throws UserError naming the known ones.
+/// Makes the optimizer of train.optim. If it is unknown, throws UserError with the known names.
 std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train);
 
-/// Of train.lr, lr_schedule, warmup_steps and warmup_ratio; see LearningRateSchedule.
+/// Returns the learning rate from train.lr, lr_schedule, warmup_steps and warmup_ratio; see LearningRateSchedule.
 double learning_rate(const TrainSection& train, int64_t step, int64_t total);
 
-/// The strategy that `auto` stands for on `ranks` ranks.
+/// Returns the strategy on `ranks` ranks, with parallel.strategy=auto resolved.
 StrategyKind strategy_of(const Config& config, int64_t ranks);
 
-/// Model settings that follow from the config.
+/// Returns the model settings of the config.
 ModelSettings model_settings(const Config& config);
 
-/// The model of a run. Its folder is read once: what is made of it afterwards reads no file.
+/// Makes the models of a run. The constructor reads the model folder; make() reads no files.
 class RunModel {
  public:
-  /// Throws UserError.
+  /// Reads config.model.path. Throws UserError.
   explicit RunModel(const Config& config);
   /// `untied_head` as in ModelSettings.
   RunModel(ModelFactory make, bool untied_head) : make_(std::move(make)), untied_head_(untied_head) {}
-  /// With the settings of a config of the same folder. Throws UserError if model.freeze or model.quantize do not fit its
-  /// parameter groups.
+  /// Makes the model with the settings of `config`, whose model.path must be the same folder. Throws UserError if
+  /// model.freeze or model.quantize do not match its parameter groups.
   std::unique_ptr<Model> make(const Config& config) const { return make(config, model_settings(config)); }
-  /// With other settings than the config's.
+  /// Makes the model with `settings`, which replace the config's.
   std::unique_ptr<Model> make(const Config& config, ModelSettings settings) const;
 
  private:
@@ -47,8 +47,8 @@ class RunModel {
   bool untied_head_;
 };
 inline std::unique_ptr<Model> make_model(const Config& config) { return RunModel(config).make(config); }
-/// Of a run: a saved model has the folder's other parts (FamilySpec::kept_tensors) as they were, which random weights do not have. Throws
-/// UserError.
+/// Throws UserError if the run saves a whole model with random initial weights: the other tensors of the folder
+/// (FamilySpec::kept_tensors), which a saved model contains unchanged, would be missing.
 void check_saved_parts(const Config& config);
 
 }  // namespace blipft

@@ -10,14 +10,14 @@ namespace blipft {
 
 namespace {
 constexpr int64_t kScalarBytes = 256, kResultBytes = 256;
-constexpr int64_t kSentScalars = kStepScalars + 1;  // behind those of the update: this rank's text tokens
+constexpr int64_t kSentScalars = kStepScalars + 1;  // after those of the update: this rank's text tokens
 static_assert(kScalarBytes >= 4 * kSentScalars);
 }  // namespace
 
-// Pinned host memory of one launched step: scalars on their way in, results on their way out.
+// Pinned host memory of one launched step: the scalars that are sent, and the results that are received.
 struct StepProgram::Slot {
   Slot(Device& device, int64_t bytes) : memory(device, bytes), done(device.create_event()) {}
-  HostMemory memory;                       // scalars, then [loss, grad norm], then stamps, then what casts to fp8 found
+  HostMemory memory;                       // scalars, [loss, text tokens, grad norm], stamps, results of fp8 casts
   float* scalars() const { return reinterpret_cast<float*>(memory.get()); }
   char* results() const { return memory.get() + kScalarBytes; }
   Event done;
@@ -73,7 +73,7 @@ BatchLayout StepProgram::layout(const TextShape& text, PassKind kind) const {
 }
 
 void StepProgram::record_passes() {
-  // The first pass teaches the strategy the order of units, the second how much memory a step takes.
+  // In the first pass the strategy records the order of units; the second determines the memory of a step.
   enqueue_step(text_shapes_.back());
   enqueue_step(text_shapes_.back());
   parts_.strategy->set_memory_limit(parts_.arena->peak_transient(pass_name(text_shapes_.back())));
@@ -113,8 +113,8 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind k
   return batch;
 }
 
-// Weight of each label in the step's loss: 1 / labels of the whole step, or, as a mean of micro-batch means,
-// 1 / (labels of the micro-batch * micro-batches * ranks).
+// Enqueues the weight of each label in the step's loss: 1 / labels of the whole step, or, for a mean of micro-batch
+// means, 1 / (labels of the micro-batch * micro-batches * ranks).
 void StepProgram::enqueue_loss_weights(const TextShape& text) {
   const Stream stream = parts_.device->compute_stream();
   const Tensor counts = layout(text, PassKind::step).whole(BatchPart::label_counts, batch_.data);
@@ -127,7 +127,7 @@ void StepProgram::enqueue_loss_weights(const TextShape& text) {
   parts_.ops->loss_weights(label_count_, loss_weights_.part(0, {1}), 1, stream);
 }
 
-// The step's own span is the first; without spans its two readings are the only ones.
+// The span of the step is the first one. Without spans its two clock readings are the only ones.
 void StepProgram::mark_begin() {
   const Stream stream = parts_.device->compute_stream();
   if (parts_.spans) parts_.spans->begin(RankOperation::step, stream);
@@ -191,7 +191,7 @@ void StepProgram::enqueue_step(const TextShape& text) {
   parts_.arena->end_pass();
 }
 
-// Over the ranks. Magnitudes have no sum to speak of, but one that is not finite where one of them is not.
+// Sums results over ranks. A sum of fp8 magnitudes shows only whether the magnitudes of all ranks are finite.
 void StepProgram::sum_results() {
   if (parts_.comm->size() == 1) return;
   const Stream stream = parts_.device->compute_stream();
@@ -229,8 +229,8 @@ std::unique_ptr<Graph> StepProgram::capture(const Program& program) {
                                 [this, text = program.text, kind = program.kind] { enqueue(text, kind); });
 }
 
-// Libraries set up connections when a collective of a kind and size comes for the first time, and ranks wait for each
-// other there: not while a step is captured.
+// A communication library opens connections in the first collective of each kind and size, and ranks wait for each
+// other there. This must not happen while a step is captured.
 bool StepProgram::warms_up() const { return parts_.settings.cuda_graph && parts_.comm->size() > 1; }
 
 int64_t StepProgram::warm_up_bytes() const { return warms_up() ? parts_.strategy->warm_up_bytes() : 0; }
@@ -249,7 +249,7 @@ void StepProgram::warm_up(const Tensor& gathered, const Tensor& summed) {
     device.zero(fp8_of_ranks_.data, fp8_of_ranks_.bytes(), stream);
     parts_.comm->all_reduce(fp8_of_ranks_, stream);
   }
-  parts_.comm->all_reduce(loss_, stream);  // as small as the step's other sums; and no rank is ahead of the others now
+  parts_.comm->all_reduce(loss_, stream);  // as small as the step's other sums; it also synchronizes the ranks
   device.synchronize();
 }
 
@@ -317,7 +317,7 @@ void StepProgram::run(const HostBatch& batch, PassKind kind, Slot& slot) {
   const Stream compute = device.compute_stream();
   Program& program = program_of(slot.result.text, kind);
   copy_in(batch, slot);
-  // The first step of a shape that was not prepared runs without a graph: products are timed there.
+  // The first step of a shape that was not prepared runs without a graph, because it times matrix products.
   if (parts_.settings.cuda_graph && (program.graph || program.warm)) {
     if (!program.graph) program.graph = capture(program);
     program.graph->launch(compute);
@@ -346,7 +346,7 @@ void StepProgram::copy_results(const Slot& slot) {
   }
 }
 
-// What copy_results() wrote at `from`.
+// Reads the fp8 results that copy_results() wrote to `from`.
 void StepProgram::read_fp8(const char* from, StepResult& result) const {
   const Fp8Products& fp8 = *parts_.fp8;
   result.fp8.resize(static_cast<size_t>(fp8.largest().numel()));
@@ -361,11 +361,11 @@ void StepProgram::read_fp8(const char* from, StepResult& result) const {
     result.not_finite_in_fp8 = fp8.first_not_finite(fp8_of_ranks_ ? largest + fp8.largest().numel() : largest);
 }
 
-// While the host waits, it is in the oldest step that is not finished.
+// If `waits`, sets the activity to a wait for the device in the oldest unfinished step, until the scope ends.
 std::unique_ptr<Activity::Scope> StepProgram::waiting(bool waits) const {
   if (!waits || !parts_.activity || drained_ == launched_) return nullptr;
   Activity& activity = *parts_.activity;
-  auto scope = std::make_unique<Activity::Scope>(activity, RankOperation::device);  // ends with what was before
+  auto scope = std::make_unique<Activity::Scope>(activity, RankOperation::device);  // its end restores the state before
   activity.set({activity.state().phase, RankOperation::device, slots_[drained_ % kSlots]->result.step, -1});
   return scope;
 }

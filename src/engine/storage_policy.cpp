@@ -1,4 +1,4 @@
-// The policy of a run; see storage_policy.h.
+// The storage policy of a run; see storage_policy.h.
 #include "engine/storage_policy.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class RunPolicy final : public StoragePolicy {
   StorageSettings settings_;
 };
 
-// `group` null: any.
+// Returns true if the parameter group has something to quantize. `group` null: any group.
 bool holds_quantizable(const Model& model, const ParameterGroup* group) {
   return std::any_of(model.units().begin(), model.units().end(), [&](const Unit* unit) {
     return (!group || &unit->group() == group) &&
@@ -41,7 +41,7 @@ bool holds_quantizable(const Model& model, const ParameterGroup* group) {
   });
 }
 
-// Each group that is named must be one that has something to quantise.
+// Throws UserError if a group in model.quantize_groups has nothing to quantize.
 void check_quantized_groups(const Config& config, const Model& model) {
   for (const std::string& name : config.model.quantize_groups) {
     std::string known;

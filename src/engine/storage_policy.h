@@ -1,4 +1,4 @@
-// What a run file says of how parameters and states are stored.
+// The storage policy of a run: the formats and locations of parameters and states.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace blipft {
 
 std::unique_ptr<StoragePolicy> make_storage_policy(const StorageSettings& settings);
 
-/// Throws UserError when the run file wants `model`'s frozen weights quantised and none of its layers is frozen, and
-/// when it offloads states and there are none.
+/// Throws UserError if the run file quantizes frozen weights but no layer of `model` is frozen, or offloads optimizer
+/// states but the optimizer has none.
 void check_storage(const Config& config, const Model& model);
 
 }  // namespace blipft

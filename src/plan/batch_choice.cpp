@@ -13,7 +13,7 @@ namespace blipft {
 
 namespace {
 
-// The reverse of choice_list(); null if a word is unknown.
+// Inverse of choice_list(). Returns nullopt if a word is unknown.
 std::optional<std::vector<OffloadedData>> offload_of(const std::string& text) {
   std::vector<OffloadedData> all;
   std::istringstream in(text);
@@ -31,7 +31,7 @@ std::string seconds_text(double seconds) {
   return text;
 }
 
-// As far as they are not what a run file without them has.
+// Returns the settings other than the micro-batches, as far as they differ from the defaults of a run file.
 std::string background_text(const ChosenSettings& settings) {
   std::string text;
   if (settings.act_ckpt != LayerCheckpointing::none) text += concat(", act_ckpt ", settings.act_ckpt);
@@ -179,7 +179,7 @@ std::string choice_text_of_cpus(const BatchChoice& choice, int64_t bytes) {
 
 BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>& times, int64_t gpu_bytes) {
   std::vector<CandidateTime> all = times;
-  all.resize(choice.rows.size());          // the others keep their estimate, behind those that were timed
+  all.resize(choice.rows.size());          // rows without a time keep their estimates and follow the timed rows
   BatchChoice decided{{}, "", {}, choice.anew};
   std::vector<CandidateTime> in_order;
   for (const size_t i : ChoiceTiming::order(all)) {

@@ -9,7 +9,7 @@
 namespace blipft {
 
 namespace {
-// Of a timing: one that warms up, and some that count.
+// Steps in one timing: one warm-up step and the measured ones.
 constexpr double kStepsOfTiming = 5;
 }  // namespace
 

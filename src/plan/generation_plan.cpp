@@ -10,27 +10,27 @@ namespace blipft {
 
 namespace {
 
-// If fewer than this share of the useful texts at once fit, units are gathered for each token. A token of few texts costs
-// as much as one of many, and gathering a layer takes about ten times as long as reading it.
+// If fewer than this share of the useful texts at once fit, units are gathered for each token. A token of few texts
+// costs as much as one of many, and gathering a layer takes about ten times as long as reading it.
 constexpr int64_t kMinShareKept = 8;
 
 bool gathers_units(const MemoryPlan& plan) {
   return cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
 }
 
-// Records the passes of a decode program in place of those of an earlier one.
+// Records the passes of a decode program, replacing those of an earlier one.
 void record_decoding(const DecodeProgramSettings& settings, MemoryPlan& plan) {
   Engine& engine = *plan.engine;
   if (engine.decoder)
     for (const std::string& pass : engine.decoder->passes()) plan.arena->forget_pass(pass);
   plan.decoding = settings;
-  engine.decode_with(settings, 0);         // a plan does not depend on the id of padding
-  // A strategy that gathers units learns their order from the first passes.
+  engine.decode_with(settings, 0);         // the plan does not depend on the padding id
+  // A strategy that gathers units records their order in the first round of passes and uses it in the second.
   for (int i = 0; i < (gathers_units(plan) ? 2 : 1); ++i) engine.decoder->record_passes();
 }
 
-// Halves the number of slots from `max` to `min` until `fits(slots)`; with `fixed` only `max` is tried. Returns true if a
-// number fits.
+// Halves the number of slots from `max` to `min` until `fits(slots)`; with `fixed` only `max` is tried. Returns true if
+// a number fits.
 template <class Fits>
 bool find_slots(int64_t max, int64_t min, int64_t beams, bool fixed, const Fits& fits) {
   for (int64_t slots = max; slots >= min; slots = slots / 2 / beams * beams) {

@@ -1,5 +1,5 @@
-// Planning of the decode program: alone, for --generate and --evaluate, and beside the step of a run whose validations
-// generate.
+// Memory planning of the decode program: alone for --generate and --evaluate, and together with the training step if
+// validations generate texts.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace blipft {
 
-/// Returns the largest transient memory of these passes in bytes.
+/// Returns the largest peak of transient memory over `passes` in bytes.
 int64_t peak_of_passes(const Arena& arena, const std::vector<std::string>& passes);
 
-/// Plans a rank that only generates. `settings` give the shape of its decode program.
+/// Plans a rank that only generates. `settings`: the shape of its decode program.
 MemoryPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, StrategyKind strategy,
                            const DecodeProgramSettings& settings);
 
@@ -26,13 +26,14 @@ struct GenerationChoice {
   /// Returns true if a rank has the memory for a plan.
   std::function<bool(const MemoryPlan& plan)> fits;
 };
-/// Chooses the largest number of texts at once that is useful and fits. Each rank holds all weights; if these do not fit, or
-/// fsdp is requested, the ranks share them. Sets `found` to false if no plan fits, and returns the smallest one then.
+/// Chooses the largest number of texts at once that is useful and fits. Each rank holds all weights; if these do not
+/// fit, or fsdp is requested, the ranks share them. Sets `found` to false if no plan fits, and returns the smallest one
+/// then.
 MemoryPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found);
 
-/// Adds to the plan of a step what validations generate, in the memory of the step's activations if possible: as many texts
-/// at once as fit there, and units gathered once an evaluation rather than for each token. If not one text fits there, the
-/// plan becomes larger.
+/// Adds the generation at validations to the plan of a step. It uses the memory of the step's activations: as many
+/// texts at once as fit there, with units gathered once per evaluation if possible, otherwise for each token. If not
+/// even one text fits there, the plan becomes larger.
 void plan_validation_texts(const EvaluationWork& work, bool gpu, MemoryPlan& plan);
 
 }  // namespace blipft

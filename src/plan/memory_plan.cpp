@@ -17,13 +17,13 @@ namespace blipft {
 
 namespace {
 
-// What gathers ahead may add to a plan, because places then fit together less well: 4.5 %, which hides most of what
-// would be waited for. Who checkpoints activations asks for little memory: 0.2 %.
+// Returns the memory that early gathers may add to a plan, because tensors then pack less tightly: 4.5 %, which hides
+// most of the waiting. With checkpointing, memory is scarce: allow 0.2 %.
 int64_t idle_memory_allowance(const Config& config, int64_t bytes) {
   return config.train.act_ckpt == LayerCheckpointing::none ? bytes * 9 / 200 : bytes / 500;
 }
 
-// What a dry run is of.
+// The inputs of a dry run.
 struct PlannedRun {
   const Config& config;
   Model& model;
@@ -36,10 +36,10 @@ struct PlannedRun {
   bool fp8_keep_inputs = false;
 };
 
-// What stays in fp8 leaves a 64th of the GPU.
+// Values that stay in fp8 leave 1/64 of the GPU's memory free.
 constexpr int64_t kShareLeftByCodes = 64;
 
-// A step's takes and gives, without places.
+// Records the reservations and releases of a step, without choosing addresses.
 MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   const Config& config = run.config;
   MemoryPlan plan = empty_plan(run.ranks, strategy_of(config, run.ranks.all()));
@@ -70,8 +70,9 @@ MemoryPlan dry_run(const PlannedRun& run, bool hold) {
   return plan;
 }
 
-// With little more memory, and within `limit`, gathers as early and reductions as late as that allows. To place a tight
-// plan takes a second or two, to record it some 10 ms: what is too large without any gap is not placed.
+// Returns a plan with earlier gathers and later reductions that uses at most the idle memory allowance more than `plan`
+// and stays within `limit`. Choosing addresses in a tight plan takes a second or two, recording it about 10 ms: a plan
+// whose peak_live_bytes() are already too large gets no addresses.
 MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPlan plan) {
   const int64_t bytes = plan.arena->total_bytes();
   const int64_t most = std::min(bytes + idle_memory_allowance(run.config, bytes), std::max(bytes, limit));
@@ -84,8 +85,8 @@ MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPla
   return plan;
 }
 
-// Bytes of plan_memory()'s plan where memory is short, and of what is outside of it, from one dry run:
-// with_idle_memory_used() stays within the limit.
+// Returns the bytes of the smallest plan that plan_memory() can choose, and of the memory outside the arena. One dry
+// run is enough because with_idle_memory_used() stays within the limit.
 int64_t min_planned_bytes(const PlannedRun& run) {
   const bool hold = cuts_parameters(strategy_of(run.config, run.ranks.all())) &&
                     run.config.parallel.reshard == ReshardPolicy::step;
@@ -93,7 +94,7 @@ int64_t min_planned_bytes(const PlannedRun& run) {
   return plan.arena->total_bytes() + bytes_outside_of_arena(run.config, run.ranks, plan.arena->planned_takes());
 }
 
-// The plan of plan_memory() with as many weights in fp8 as `run` says.
+// Returns the plan of plan_memory() for the fp8 weights and inputs that `run` keeps.
 MemoryPlan chosen_plan(const PlannedRun& run, int64_t device_bytes) {
   const Config& config = run.config;
   const GroupSizes& ranks = run.ranks;
@@ -114,17 +115,17 @@ MemoryPlan chosen_plan(const PlannedRun& run, int64_t device_bytes) {
   return always();
 }
 
-// Of a step, before each of its tensors has a place.
+// Returns the peak of a step's live bytes. No addresses are chosen, so gaps between tensors do not count.
 int64_t peak_live_bytes(const PlannedRun& run) { return record_step(run, false, 0).arena->peak_live_bytes(); }
 
-// Codes of inputs may take less than what they stand for: behind relu, and in layers that are computed again.
+// Quantized inputs may need less memory than the tensors they replace: after relu, and in recomputed layers.
 bool inputs_cost_nothing(PlannedRun run) {
   const int64_t without = peak_live_bytes(run);
   run.fp8_keep_inputs = true;
   return peak_live_bytes(run) <= without;
 }
 
-// Whether there was room for the codes of all weights that might stay.
+// Returns true if the quantized values of all fp8 weights have memory over the step.
 bool keeps_all_weights(const MemoryPlan& plan) {
   const auto& matrices = plan.engine->fp8->matrices();
   return std::all_of(matrices.begin(), matrices.end(), [](const auto& entry) {
@@ -155,7 +156,7 @@ MemoryPlan empty_plan(const GroupSizes& ranks, StrategyKind strategy) {
 
 int64_t bytes_outside_of_arena(const Config& config, const GroupSizes& ranks, int64_t planned_takes) {
   constexpr int64_t kContext = 570, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB
-  // A graph has a kernel or two for each tensor that is taken in its pass; the driver keeps some KiB of each.
+  // A graph has one or two kernels for each tensor that its pass reserves; the driver keeps a few KiB for each kernel.
   constexpr int64_t kGraphBytesOfTake = 8900;
   int64_t mib = kContext + (ranks.shard > 1 ? kCommunicator : 0);
   if (ranks.hybrid()) mib += kCommunicator + kCommunicatorOfScalars;
@@ -173,7 +174,7 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
     for (const SaveSettings& settings : SaveSettings::of(config))
       plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(model.units(), plan.engine->store,
                                                                            *plan.engine->strategy, settings));
-  // Weights are read while the first collectives run.
+  // Weights are loaded while the first collectives run, so both need scratch memory at the same time.
   plan.arena->plan(std::max(plan.loading_bytes + plan.engine->program->warm_up_bytes(), plan.saving_bytes));
 }
 

@@ -1,4 +1,4 @@
-// The GPU that a plan is for.
+// PlannedGpu: the GPU that a plan is made for.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace blipft {
 
 struct PlannedGpu {
   int64_t bytes;
-  std::string which;                       ///< for people: its name, or why it was taken
+  std::string which;                       ///< for the output: the GPU's name, or why this size is used
   const MachineRates& rates = h200_rates();
 };
 
-/// One of `gib` GiB, else (0) the one that is here, else an H200.
+/// Returns a GPU with `gib` GiB of memory. If `gib` is 0, returns this machine's GPU, or an H200 if it has none.
 PlannedGpu planned_gpu(double gib);
 
 }  // namespace blipft

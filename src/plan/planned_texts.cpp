@@ -16,7 +16,7 @@ namespace blipft {
 
 namespace {
 
-// Prompts that are not looked at: as long as texts may be, but for the answer.
+// Returns the generation for prompts that were not read: each has the maximum length of a text.
 EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (has_tokenizer(config.model.path)) tokenizer = load_model_tokenizer(config.model.path);
@@ -31,7 +31,7 @@ EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
 
 void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
                                     const Tokenizer& tokenizer) {
-  if (possible_text_shapes(loading_settings(config), has_source_).size() == 1) return;  // every step takes as much
+  if (possible_text_shapes(loading_settings(config), has_source_).size() == 1) return;  // every step has the same shape
   captions_ = sampled_text_lengths(loading_settings(config), dataset, tokenizer, inputs.vocabulary);
   if (captions_.empty()) return;
   const auto sum = static_cast<double>(std::accumulate(captions_.begin(), captions_.end(), int64_t{0}));
@@ -54,7 +54,7 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
   else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");
-  if (inputs.has_picture() || !missing.empty()) {  // not looked at, but for what the run file says of them
+  if (inputs.has_picture() || !missing.empty()) {  // the data is not read, only the run file's keys are checked
     const int64_t samples = config.data.num_train_samples;
     if (samples > 0) (void)make_training_order(loading_settings(config), 0, world, samples, samples);
     if (!inputs.has_picture())
@@ -95,7 +95,7 @@ TextShape PlannedTexts::mean(const Config& config, int64_t world) const {
   if (data_) {
     try {
       return mean_text_shape_of(config, world, *data_);
-    } catch (const UserError&) {           // not one step of so many samples
+    } catch (const UserError&) {           // the data has fewer samples than one step
     }
   }
   const LoadingSettings loading = loading_settings(config);

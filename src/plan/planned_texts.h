@@ -1,5 +1,6 @@
-// PlannedTexts: the texts that a plan is for. Where the model reads no pictures they are the data's own, if it is here; of
-// captions some are looked at, for the time of a step: its memory is for the longest that may come.
+// PlannedTexts: the text lengths that a plan is made for. If the model reads no pictures, they are those of the data,
+// if it exists. For captions, memory is planned for the longest possible text; a sample of them serves to estimate the
+// step time.
 #pragma once
 
 #include <memory>
@@ -14,30 +15,31 @@ namespace blipft {
 
 class PlannedTexts {
  public:
-  /// Where the data or the tokenizer is not there yet, texts are assumed. Throws UserError as a run of `config` would where
-  /// they are there and something is wrong with them.
+  /// If the data or the tokenizer does not exist yet, assumes texts of the maximum length. If they exist and are
+  /// invalid, throws UserError as a run of `config` would.
   PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
-  /// Of data that is open, and outlives this. `captions`: some of the texts of pictures are looked at, for the time of a step.
+  /// Uses open data, which must outlive this object. `captions`: samples the lengths of captions to estimate the step
+  /// time.
   PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data, const ValidationPrompts* prompts,
                bool captions);
-  /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
-  /// not one step of so many samples.
+  /// Returns the text shapes of steps of `config` on `world` ranks, ascending. If the data has fewer samples than one
+  /// step, returns the largest possible shape alone.
   std::vector<TextShape> shapes(const Config& config, int64_t world) const;
-  /// What such a step has on the average; the largest where that is not known.
+  /// Returns the average text shape of such a step, or the largest possible one if the average is unknown.
   TextShape mean(const Config& config, int64_t world) const;
-  /// What is generated at validations, null: nothing.
+  /// The texts that validations generate; null: none.
   const EvaluationWork* evaluation() const { return evaluation_ ? &*evaluation_ : nullptr; }
-  /// Of the training data; 0 where it was not seen.
+  /// Returns the number of training samples in an epoch; 0 if the data was not surveyed.
   int64_t samples_of_epoch() const;
-  /// Lines of the plan, or nothing.
+  /// Lines for the printed plan; may be empty.
   const std::string& text() const { return text_; }
 
  private:
   void look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
                         const Tokenizer& tokenizer);
   std::unique_ptr<RunData> opened_;
-  std::vector<int64_t> captions_;          // tokens of some of them
-  const RunData* data_ = nullptr;          // null: not seen
+  std::vector<int64_t> captions_;          // token counts of a sample of the captions
+  const RunData* data_ = nullptr;          // null: not surveyed
   bool has_source_ = false;
   std::string text_;
   std::optional<EvaluationWork> evaluation_;

@@ -20,7 +20,8 @@ namespace blipft {
 
 namespace {
 
-// What train.batch_size: auto becomes there; where nothing fits what comes nearest, so that the plan tells what it takes.
+// Returns the config that train.batch_size=auto chooses. If nothing fits, returns the nearest one, so that it is
+// planned.
 Config print_choice(const FitSearch& search, int64_t ranks, int64_t gpu_bytes) {
   const FitResult found = search.choose(ranks, 2);
   if (!found.rows.empty()) {
@@ -83,7 +84,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const StepTime time =
       estimate_step_time(config, *model, world, plan.sharded.hold, texts.mean(config, world.all()), planned.rates);
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());
-  const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: not known
+  const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: unknown
   const int64_t most = samples > 0 ? std::min(samples, kMaxSamplesAtOnce) : kMaxSamplesAtOnce;
   const int64_t largest = largest_batch(config, *model, world, gpu, shapes_of, most, texts.evaluation());
   if (largest > 0)
@@ -91,7 +92,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
                 largest == samples ? ", all samples of an epoch" : "");
   else
     std::printf("no train.batch_size fits, not even 1\n");
-  if (!wants_cuda(config) && cuts_parameters(plan.strategy)) {  // the only strategy that plans by the GPU's size
+  if (!wants_cuda(config) && cuts_parameters(plan.strategy)) {  // only these plans depend on the GPU's size
     const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes, nullptr, texts.evaluation());
     std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
                 memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());

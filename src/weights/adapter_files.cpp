@@ -1,4 +1,4 @@
-// Adapters in PEFT's form; see adapter_files.h.
+// Adapters in PEFT's format; see adapter_files.h.
 #include "weights/adapter_files.h"
 
 #include <algorithm>
@@ -21,9 +21,9 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view kWeight = ".weight";
-constexpr std::string_view kBaseLayer = ".base_layer.";  // in PEFT's name of the weight of an adapted module
+constexpr std::string_view kBaseLayer = ".base_layer.";  // part of PEFT's names of the weights of adapted modules
 
-// Full names of the modules that have adapters.
+// Returns the full names of the modules that have adapters.
 std::set<std::string> adapted_modules(const Units& units) {
   std::set<std::string> modules;
   for (const Unit* unit : units)
@@ -32,7 +32,7 @@ std::set<std::string> adapted_modules(const Units& units) {
   return modules;
 }
 
-// Whether each module of the model whose name ends so has an adapter: then PEFT needs the end alone.
+// Returns true if all modules whose last name is `end` have adapters: PEFT's target_modules then needs only `end`.
 bool all_adapted(const Units& units, const std::set<std::string>& modules, const std::string& end) {
   for (const Unit* unit : units)
     for (const Parameter& parameter : unit->parameters())
@@ -42,21 +42,23 @@ bool all_adapted(const Units& units, const std::set<std::string>& modules, const
   return true;
 }
 
-// Keys of PEFT's LoraConfig that make no other model of the same tensors: which layers have adapters, the tensors tell;
-// the rest is about how they were trained, or where.
+// Keys of PEFT's LoraConfig that do not change what the tensors mean. Some select the layers with adapters, which the
+// tensors show too; the others describe how and where the adapters were trained.
 const std::set<std::string> kOtherKeys = {
     "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules",
     "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_ga_config",
     "megatron_config", "megatron_core", "peft_type", "peft_version", "revision", "runtime_config", "target_modules",
     "target_parameters", "task_type", "use_rslora"};
 
-// What may stand at any other key: nothing, off, none; a number is of something that a text or a list turns on.
+// Returns true if the value of another key turns its feature off: null, false, "none" or empty. A number is allowed
+// because it only adjusts a feature that a string or a list turns on.
 bool is_off(const ordered_json& value) {
   return value.is_null() || value == false || value.is_number() || (value.is_structured() && value.empty()) ||
          value == "none";
 }
 
-// Some initialisations take from the model's weights what the adapters begin with, and PEFT does so again on loading.
+// Returns true if the initialization leaves the model's weights unchanged. Others subtract the initial adapters from
+// the model's weights, and PEFT does so again when it loads them.
 bool keeps_model(const ordered_json& initialisation) {
   if (!initialisation.is_string()) return true;
   std::string name = initialisation.get<std::string>();
@@ -64,7 +66,7 @@ bool keeps_model(const ordered_json& initialisation) {
   return name == "gaussian" || name == "orthogonal" || name == "eva";
 }
 
-// The saved adapters must mean what the run file says.
+// Throws UserError if adapter_config.json does not match the adapter settings of the run file.
 void check_adapter_config(const AdapterFiles& files) {
   const std::string file = files.path + "/adapter_config.json";
   BLIPFT_USER_CHECK(std::filesystem::exists(file), files.place, ": found no ", file,
@@ -94,7 +96,8 @@ void check_adapter_config(const AdapterFiles& files) {
                     "path_initial_model_for_weight_conversion, which makes usual ones of them");
 }
 
-// PEFT saves the weight of an adapted head as well: it must be the model's own. `numbers`: also by its numbers.
+// Checks the tensors that are not adapters: PEFT also saves the weight of an adapted head, which must be the model's.
+// `numbers`: compares its values too.
 void check_base_weights(const SafetensorsReader& adapters, const Units& units, const AdapterFiles& files, bool numbers) {
   std::set<std::string> known;
   for (const Unit* unit : units)
@@ -125,7 +128,8 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
   }
 }
 
-// A model in the hub's cache has a name that holds on every machine.
+// Returns the hub name if the folder is in the hub's cache, because that name is valid on every machine; else the
+// absolute path.
 std::string name_of_base(const std::string& folder) {
   const std::string name = hub_name_of(folder);
   return name.empty() ? io::absolute_path(folder) : name;
@@ -141,14 +145,14 @@ std::string adapter_config(const AdapterFiles& files, const Units& units) {
   std::set<std::string> targets;
   for (const std::string& module : modules) {
     const std::string end = module.substr(module.rfind('.') + 1);
-    // An end would mean modules of the parts that are not ours, too.
+    // With kept_tensors, `end` alone could also match modules of other parts of the model.
     targets.insert(family.kept_tensors.empty() && all_adapted(units, modules, end) ? end : module);
   }
   const auto number = [](double value) {   // alpha is an integer in most files
     return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
   };
-  // As PEFT's save_pretrained writes them: AutoPeftModelForCausalLM and AutoPeftModelForSeq2SeqLM ask for the task,
-  // AutoPeftModel for the class.
+  // PEFT's save_pretrained writes these keys: AutoPeftModelForCausalLM and AutoPeftModelForSeq2SeqLM need the task,
+  // AutoPeftModel needs the class.
   ordered_json task = nullptr, mapping = nullptr;
   if (base.causal_lm) task = "CAUSAL_LM";
   else if (base.seq_to_seq) task = "SEQ_2_SEQ_LM";

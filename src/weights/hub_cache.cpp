@@ -1,5 +1,5 @@
-// The hub's cache: CACHE/models--ORG--NAME/refs/main has the hash of what was downloaded last, whose files are below
-// snapshots/HASH, as links into blobs/.
+// The hub's cache; see hub_cache.h. CACHE/models--ORG--NAME/refs/main contains the hash of the newest download, whose
+// files are in snapshots/HASH, as links to blobs/.
 #include "weights/hub_cache.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ std::string folder_of_model(const std::string& path) {
     const fs::path snapshot = model / "snapshots" / hash;
     const bool whole = is_word(hash) && fs::exists(snapshot / "config.json", ignored);
     return whole ? snapshot.string() : path;
-  } catch (const UserError&) {             // there is none
+  } catch (const UserError&) {             // no refs/main
     return path;
   }
 }

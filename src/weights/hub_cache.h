@@ -1,20 +1,21 @@
-// Models of the Hugging Face hub that were downloaded before, by their names.
+// The local cache of the Hugging Face hub: finds downloaded models by name.
 #pragma once
 
 #include <string>
 
 namespace blipft {
 
-/// Whether a text may be the name of a model on the hub, as Qwen/Qwen2.5-0.5B is: two words with one slash between.
+/// Returns true if `text` has the form of a model name on the hub: two words with a slash, such as Qwen/Qwen2.5-0.5B.
 bool is_hub_name(const std::string& text);
-/// The folder that the hub's own programs keep models in, by HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME; else below ~/.cache.
+/// Returns the hub's cache folder, from HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME as in huggingface_hub; else in
+/// ~/.cache.
 std::string hub_cache();
-/// `path`, or, where that is no folder but the name of a model in the hub's cache, the folder of its newest download. A
-/// name that is not in the cache comes back as it is.
+/// Returns the folder of the newest download if `path` does not exist and is the name of a model in the hub's cache.
+/// Otherwise returns `path`.
 std::string folder_of_model(const std::string& path);
-/// The name of the model whose folder in a hub's cache `path` is; empty: it is none.
+/// Returns the model's name if `path` is its folder in a hub's cache, else "".
 std::string hub_name_of(const std::string& path);
-/// "it is not in CACHE; download it with ...", for messages.
+/// Returns advice for messages: the cache lacks the model, and the command that downloads it.
 std::string hub_advice(const std::string& name);
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// What files a model's folder has beside its weights.
+// The files of a model folder other than config.json and the weights.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace blipft {
 
-/// Whether a file beside config.json and weights says how text and pictures become inputs, and outputs text: of a
-/// tokenizer (tokenizer.json, special_tokens_map.json, vocab.txt, spiece.model, ...), a processor, a template.
+/// Returns true if a file with this name belongs to a tokenizer (tokenizer.json, special_tokens_map.json, vocab.txt,
+/// spiece.model, ...), a processor or a chat template.
 bool is_input_file(const std::string& name);
-/// The names of these files in a model's folder, and in folders of tokenizers there ("qformer_tokenizer/vocab.txt").
-/// Throws UserError where it cannot be read.
+/// Returns the names of these files in a model folder, and in its tokenizer folders ("qformer_tokenizer/vocab.txt").
+/// Throws UserError if a folder cannot be read.
 std::vector<std::string> input_files(const std::string& directory);
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// Heads of their own; see own_head.h.
+// Untied heads of checkpoints; see own_head.h.
 #include "weights/own_head.h"
 
 #include <algorithm>

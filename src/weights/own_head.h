@@ -1,4 +1,4 @@
-// Checkpoints whose head is not the embeddings, though their config.json ties the two.
+// Checkpoints whose head differs from the embeddings although their config.json ties the two.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace blipft {
 
-/// True if config.json, or the family by default, ties the head's weight to the embeddings.
+/// Returns true if config.json, or by default the family, ties the head's weight to the embeddings.
 bool says_tied(const std::string& model_directory);
-/// True if it does, and the checkpoint has both tensors, with other numbers. transformers then ties nothing,
-/// and so does this program. Reads the two where both are there; what cannot be read counts as tied, loading tells of it.
+/// Returns true if says_tied(), but the checkpoint has both tensors and their values differ. transformers then does not
+/// tie them, and neither does blipft. An unreadable checkpoint counts as tied; loading reports the error later.
 bool has_own_head(const std::string& model_directory);
-/// True if a parameter of these units is a head of the model's family.
+/// Returns true if a parameter of `units` is a head of the model's family.
 bool has_head(const Units& units, const std::string& model_directory);
 
 }  // namespace blipft

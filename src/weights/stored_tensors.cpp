@@ -1,4 +1,4 @@
-// Parameters and the stored tensors that they begin from; see stored_tensors.h.
+// The stored tensors of parameters; see stored_tensors.h.
 #include "weights/stored_tensors.h"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, con
   return true;
 }
 
-// Rows move within their heads: all heads are read that have an element of the range.
+// RowOrder permutes rows within a head, so all heads that contain elements of the range are read completely.
 void read_parameter(const SafetensorsReader& reader, const NamedTensor& tensor, const Parameter& parameter, int64_t first,
                     int64_t count, void* to) {
   if (!parameter.rows || count == 0) return reader.read(tensor.first, first, count, to);

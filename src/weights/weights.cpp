@@ -1,4 +1,4 @@
-// Loading and initialising of weights; see weights.h.
+// Loading and initialization of weights; see weights.h.
 #include "weights/weights.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace blipft {
 namespace {
 
 constexpr int64_t kPieceElements = kPieceBytes / 4;  // a multiple of every format's block
-constexpr int64_t kLanes = 8;              // reading threads at most
+constexpr int64_t kLanes = 8;              // maximum number of reading threads
 
-// A run of elements of one stored tensor that this rank keeps.
+// Consecutive elements of a parameter that this rank reads.
 struct Piece {
   const Unit* unit;
   const Parameter* parameter;
@@ -35,7 +35,8 @@ std::vector<Piece> kept_pieces(const WeightContext& context, Source source) {
   return pieces;
 }
 
-// All of the parameters whose matrices have a scale, which begins anew: each rank takes it from the whole matrix.
+// Returns all elements of the parameters whose matrices have a scale, and resets the scales: each rank computes them
+// from the whole matrix.
 std::vector<Piece> measured_pieces(const WeightContext& context, Source source) {
   std::vector<Piece> pieces;
   for (const Unit* unit : context.units)
@@ -48,11 +49,11 @@ std::vector<Piece> measured_pieces(const WeightContext& context, Source source) 
   return pieces;
 }
 
-// What becomes of pieces: elements of this rank, or part of what a matrix's scale is of.
+// The use of a piece: its elements are stored on this rank, or only measured for the scale of a matrix.
 enum class Use { stored, measured };
 
-// A reading thread's way to the device: a pinned buffer, a piece of device scratch, and the event after which both are
-// free again.
+// The transfer buffers of a reading thread: pinned host memory, device scratch memory, and the event after which both
+// can be reused.
 class Lane {
  public:
   Lane(const WeightContext& context, int64_t index)
@@ -111,7 +112,7 @@ void read(const WeightContext& context, const SafetensorsReader& reader, int64_t
   if (failure) std::rethrow_exception(failure);  // each lane has waited for its last piece
 }
 
-// Elements from `first` on of the parameter of that number.
+// Fills `values` with the elements from `first` on of the parameter with index `number` in the model.
 void fill(const WeightContext& context, const Init& init, const Tensor& values, uint64_t seed, uint32_t number, int64_t first) {
   const Stream stream = context.device->compute_stream();
   if (init.kind == Init::Kind::normal) context.ops->fill_normal(values, seed, number, first, 0, init.value, stream);
@@ -143,7 +144,7 @@ void init_weights(const WeightContext& context, uint64_t seed, Filled filled) {
     for (const Parameter& parameter : unit->parameters())
       if (is_meant(parameter) && store.scaled(*unit, parameter)) store.reset_scale(*unit, parameter, stream);
   for (const Use use : {Use::measured, Use::stored}) {
-    uint32_t number = 0;                   // counts parameters over the whole model: the stream of random numbers
+    uint32_t number = 0;                   // index of the parameter in the model: selects the random stream
     for (const Unit* unit : context.units) {
       const uint32_t first_number = number;
       number += static_cast<uint32_t>(unit->parameters().size());

@@ -1,4 +1,4 @@
-// First values of the shards that this rank holds: from model directories, or drawn.
+// Initial values of the shards that this rank holds: loaded from model folders, or random.
 #pragma once
 
 #include <string>
@@ -16,24 +16,24 @@ struct WeightContext {
   Strategy* strategy = nullptr;
   Device* device = nullptr;
   Ops* ops = nullptr;
-  Tensor scratch;                          // u8 device memory that is free to use (Arena::scratch)
+  Tensor scratch;                          // u8 device memory for temporary data (Arena::scratch)
 };
 
-/// The units that are not trained: what a checkpoint of the run does not hold.
+/// Returns the context with only the frozen units, which checkpoints of a run do not contain.
 WeightContext frozen_of(WeightContext context);
 
-constexpr int64_t kPieceBytes = 8 << 20;   // of weights on their way between files and the device
+constexpr int64_t kPieceBytes = 8 << 20;   // transfer size between files and the device
 
-/// Scratch bytes that loading takes, and initialising.
+/// Scratch bytes that load_weights() and init_weights() need.
 int64_t loading_scratch_bytes();
 int64_t init_scratch_bytes();
-/// Fills this rank's shards (and master weights) of the parameters that come from `source`, reading only the ranges it
-/// keeps, with `threads` reading threads.
+/// Loads this rank's shards (and master weights) of the parameters whose source is `source`, with `threads` reading
+/// threads. Reads only the ranges of this rank, and whole matrices only for scales.
 void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads,
                   Source source = Source::checkpoint);
-/// Which parameters init_weights() fills.
+/// The parameters that init_weights() fills.
 enum class Filled { all, fresh };
-/// Weights by each parameter's Init: the same numbers for every strategy and world size, whichever of them are filled.
+/// Fills parameters by their Init. The values do not depend on the strategy, the world size or `filled`.
 void init_weights(const WeightContext& context, uint64_t seed, Filled filled = Filled::all);
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// Reading prompts and decoding; see decode_program.h.
+// Passes that read prompts and decode; see decode_program.h.
 #include "engine/decode/decode_program.h"
 
 #include <algorithm>
@@ -139,19 +139,19 @@ void DecodeProgram::begin() {
     if (tensor) parts_.device->zero(tensor.data, tensor.bytes(), stream);
   for (const Tensor& tensor : {state.beam_scores, state.finished_scores})
     if (tensor) parts_.ops->fill(tensor, kNoBeamScore, stream);
-  // What a cache never held must not be a NaN: times a probability of 0 it would be one.
+  // Unused cache rows must not contain NaN: a NaN times a probability of 0 is NaN.
   for (const std::vector<KvCache>* layers : {&state.layers, &state.memory_layers})
     for (const KvCache& layer : *layers)
       for (const Tensor& tensor : {layer.keys, layer.values}) parts_.device->zero(tensor.data, tensor.bytes(), stream);
   begin_memory();
   if (state.ends) {
     parts_.device->copy(state.ends.data, settings_.ends.data(), state.ends.bytes(), stream);
-    parts_.device->synchronize(stream);    // `ends` is no page-locked memory
+    parts_.device->synchronize(stream);    // `ends` is not page-locked
   }
   sent_ = seen_ = 0;
 }
 
-// Every beam of a text looks at what the encoder made of its prompt.
+// Lets all beams of a text attend to the encoder output of its prompt.
 void DecodeProgram::begin_memory() {
   if (!state_->memory_sources) return;
   std::vector<int32_t> sources;
@@ -159,22 +159,22 @@ void DecodeProgram::begin_memory() {
     sources.insert(sources.end(), static_cast<size_t>(memory_places()), static_cast<int32_t>(s / settings_.beams));
   const Stream stream = parts_.device->compute_stream();
   parts_.device->copy(state_->memory_sources.data, sources.data(), state_->memory_sources.bytes(), stream);
-  parts_.device->synchronize(stream);      // `sources` is no page-locked memory
+  parts_.device->synchronize(stream);      // `sources` is not page-locked
 }
 
 bool DecodeProgram::fits(int64_t prompts, int64_t ids) const {
   if (inputs_.has_source()) return prompts <= settings_.prompts;
-  const int64_t others = settings_.prompts - prompts;  // which take a row each
+  const int64_t others = settings_.prompts - prompts;  // empty slots use one row each
   return prompts <= settings_.prompts && ids + others <= settings_.prompt_text.packed_rows;
 }
 
-// At most G samples, with pictures where the model reads any; places behind them stay empty.
+// Writes at most G samples, with pictures if the model reads any, to the host block. The other slots stay empty.
 void DecodeProgram::write_batch(std::vector<BatchSample>& samples, std::span<const uint8_t* const> pixels) {
-  parts_.device->synchronize(taken_);      // the batch before has left the block
+  parts_.device->synchronize(taken_);      // the previous batch has been copied
   char* const block = host_block_->get();
   const auto bytes = static_cast<size_t>(3 * inputs_.picture_size * inputs_.picture_size);
   const auto pictures = inputs_.has_picture() ? static_cast<int64_t>(samples.size()) : 0;
-#pragma omp parallel for                   // the device waits for them
+#pragma omp parallel for                   // the device waits for these copies
   for (int64_t i = 0; i < pictures; ++i)
     std::memcpy(BatchWriter::pixels(layout_, block, i), pixels[static_cast<size_t>(i)], bytes);
   BatchSample absent;
@@ -183,7 +183,7 @@ void DecodeProgram::write_batch(std::vector<BatchSample>& samples, std::span<con
   BatchWriter(parts_.pad_id, false).write(layout_, samples, block);
 }
 
-// The block of a reading: the batch, where each of its rows goes, and what begins in which slots.
+// Writes the host block: the batch, the cache position of each row, and the slots and limits of the texts.
 void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   char* const block = host_block_->get();
   State host;
@@ -223,7 +223,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   if (inputs_.has_source()) write_memory_rows(texts, batch, host);
 }
 
-// Where the encoder's rows go.
+// Writes the cache positions of the encoder's rows.
 void DecodeProgram::write_memory_rows(std::span<const NewText> texts, const MicroBatch& batch, State& host) const {
   std::fill_n(host.memory_slots.as<int32_t>(), host.memory_slots.numel(), -1);
   std::fill_n(host.memory_places.as<int32_t>(), host.memory_places.numel(), -1);
@@ -272,7 +272,7 @@ std::vector<TextLikelihood> DecodeProgram::score(std::span<const BatchSample> te
   std::vector<float> losses(static_cast<size_t>(layout_.labels()));
   device.copy(losses.data(), state_->row_loss.data, state_->row_loss.bytes(), stream);
   device.synchronize(stream);
-  // A sample's labels lie one after the other: one for each of its rows but the last.
+  // The labels of a sample are consecutive: one for each of its text rows except the last.
   const MicroBatch batch = layout_.micro_batch(host_block_->get(), 0);
   const int32_t *labels = batch.labels.as<const int32_t>(), *starts = batch.packing.starts.as<const int32_t>();
   std::vector<TextLikelihood> likelihoods(texts.size());
@@ -299,7 +299,7 @@ void DecodeProgram::stop(int64_t slot) {
 void DecodeProgram::run(Pass pass) {
   Program& program = programs_[static_cast<size_t>(pass)];
   const Stream stream = parts_.device->compute_stream();
-  if (!parts_.graphs || !program.warm) {   // products are timed in the first one
+  if (!parts_.graphs || !program.warm) {   // the first pass times matrix products
     enqueue(pass);
     program.warm = true;
     return;
@@ -352,7 +352,7 @@ void DecodeProgram::enqueue_prompts(const StepContext& context) {
   context.arena.give(logits);
 }
 
-// The state of the slots whose prompts are read: the batch has all of it but limits and texts.
+// Initializes the slots whose prompts are read, from the batch, prompt_limits and prompt_slots.
 void DecodeProgram::begin_texts(const MicroBatch& batch) {
   const State& state = *state_;
   parts_.ops->begin_texts({.beams = settings_.beams, .texts = state.prompt_slots, .ids = batch.ids,
@@ -391,7 +391,7 @@ void DecodeProgram::enqueue_scores(const StepContext& context) {
   parts_.model->forward_loss(context, batch);
 }
 
-// The next token of each text, `first` behind its prompt.
+// Chooses the next token of each text. `first`: the first token after the prompt.
 void DecodeProgram::choose(const Tensor& logits, bool first) {
   const Stream stream = parts_.device->compute_stream();
   const State& state = *state_;

@@ -1,4 +1,4 @@
-// Choosing a decode program's shape; see decode_shape.h.
+// The shape of a decode program; see decode_shape.h.
 #include "engine/decode/decode_shape.h"
 
 #include <algorithm>
@@ -7,9 +7,9 @@ namespace blipft {
 
 namespace {
 
-// Texts that grow at once: more make a step longer about as much as they bring, past some hundreds.
+// Maximum number of texts at once: beyond a few hundred, the time of a pass grows in proportion to the texts.
 constexpr int64_t kMaxSlots = 256, kMaxSlotsOnCpu = 16;
-// Rows of prompts that are read at once: enough for the matrix products to be at their best.
+// Rows of prompts in one pass: enough for matrix products to reach their full speed.
 constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512;
 
 }  // namespace
@@ -25,7 +25,7 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   DecodeProgramSettings program;
   program.slots = slots;
   program.beams = settings.beams;
-  const int64_t before = inputs.has_source() ? 1 : work.longest_prompt;  // ids of a slot
+  const int64_t before = inputs.has_source() ? 1 : work.longest_prompt;  // ids in a slot
   const int64_t sources = inputs.has_source() ? std::max<int64_t>({1, work.longest_prompt, work.longest_instruction}) : 0;
   program.max_ids = settings.max_ids(inputs, work.longest_prompt);
   const int64_t tokens = std::max<int64_t>({2, before, work.longest_text, inputs.has_source() ? 0 : work.longest_instruction});

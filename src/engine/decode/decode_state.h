@@ -1,4 +1,4 @@
-// What DecodeProgram keeps on the device, and on its way to the host: for decode_program.cpp alone.
+// The state of DecodeProgram on the device and its copies on the host. Only decode_program.cpp includes this file.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace blipft {
 
-// Tensors laid out one after the other; without memory it only counts.
+// Consecutive tensors in a block of memory. Without memory it only counts bytes.
 class DecodeProgram::Block {
  public:
   static constexpr int64_t kAlignment = 256;
@@ -26,28 +26,28 @@ class DecodeProgram::Block {
 };
 
 struct DecodeProgram::State {
-  // What is copied from the host for a reading of prompts, as one: the batch, then places of rows and slots of texts.
+  // One copy from the host before prompts are read: the batch, then the cache positions of its rows and slots of texts.
   Tensor batch;                            // u8
   Tensor row_slots, row_places;            // i32 [R]
-  Tensor last_rows, prompt_slots, prompt_limits;  // i32 [G, 1], [G], [G]; prompt_slots: with beams the text's number
-  Tensor memory_slots, memory_places;      // i32 [N]: of the encoder's rows, the number of their text, and their place
-  int64_t prompt_bytes = 0;                // of all of it
+  Tensor last_rows, prompt_slots, prompt_limits;  // i32 [G, 1], [G], [G]; prompt_slots: slot / B
+  Tensor memory_slots, memory_places;      // i32 [N], per encoder row: slot / B and cache position
+  int64_t prompt_bytes = 0;                // bytes of this copy
   DecodeState decode;
   Tensor ends;                             // i32 [E]
-  Tensor tokens, row_of_slot, lengths;     // i32 [S, 1], [S], [S]: of a step
+  Tensor tokens, row_of_slot, lengths;     // i32 [S, 1], [S], [S]: inputs of a decode pass
   Tensor scores, log_probs;                // f32 [S, V] scratch; [S, L]
-  Tensor row_loss, loss, loss_weight;      // f32 [labels], [1], [1]: of scored texts
-  // Of beams.
+  Tensor row_loss, loss, loss_weight;      // f32 [labels], [1], [1]: for scored texts
+  // Beam search:
   Tensor sources, sources_before, ids_before;  // i32 [S, C], [S, C], [S, L]
   Tensor beam_scores, finished_scores;     // f32 [S / B, B]
   Tensor finished_ids, finished_lengths, closed;  // i32 [S / B, B, L], [S / B, B], [S / B]
   std::vector<KvCache> layers;
-  // Of models with an encoder: a text's beams share what it made of their prompt.
+  // Models with an encoder; the beams of a text share the encoder's output:
   Tensor memory_lengths, memory_sources;   // i32 [S], [S, P]
-  std::vector<KvCache> memory_layers;      // of S / B slots
+  std::vector<KvCache> memory_layers;      // S / B slots each
 };
 
-// Copies of the state on their way to the host.
+// A copy of the state in host memory, complete when `done` is reached.
 struct DecodeProgram::Readback {
   Readback(Device& device, int64_t bytes) : memory(device, bytes), done(device.create_event()) {}
   HostMemory memory;

@@ -12,10 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxBeams = 32;         // as many as BeamStep takes
+constexpr int64_t kMaxBeams = 32;         // the limit of BeamStep
 
-// Keys of generation_config.json that change tokens unless they have this value or are absent. Some do so only for texts
-// that are drawn, or searched for with beams.
+// An unsupported key of generation_config.json and the value with which it has no effect. Other values change tokens:
+// of all texts, only of sampled texts, or only in beam search.
 struct Neutral {
   enum class Of { all, draws, beams };
   const char* key;
@@ -54,7 +54,7 @@ void refuse_unknown(const json& object, const std::string& file, const GenerateS
   }
 }
 
-// What the file says and the run file may say better.
+// Throws UserError for keys of generation_config.json that the run file must set or that contradict the model.
 void refuse_unless_given(const json& object, const std::string& file, const Config& config, const ModelInputs& inputs) {
   const auto stops = object.find("stop_strings");
   const bool stop = stops != object.end() && !stops->is_null() && !stops->empty();
@@ -87,7 +87,8 @@ json read_object(const std::string& file) {
   return object;
 }
 
-// The ids that end a text: those of generation_config.json, else of config.json (of its language model), else the tokenizer's.
+// Returns the ids that end a text: from generation_config.json, else config.json (its language model), else the
+// tokenizer.
 std::vector<int32_t> ends_of(const std::string& folder, const json& generation, const std::string& file,
                              const Tokenizer* tokenizer) {
   std::vector<int32_t> ends;
@@ -145,7 +146,7 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   BLIPFT_USER_CHECK(rules.repetition_penalty > 0, file, ": repetition_penalty: found ", rules.repetition_penalty,
                     ", expected a number > 0");
   rules.min_new_tokens = count("min_new_tokens", g.min_new_tokens);
-  // As transformers does: min_new_tokens wins over min_length.
+  // As in transformers, min_new_tokens has precedence over min_length.
   if (rules.min_new_tokens == 0) rules.min_length = fields.get<int64_t>("min_length", 0);
   settings.beams = given("num_beams") ? g.num_beams : fields.positive("num_beams", g.num_beams, kMaxBeams);
   settings.returned = given("num_return_sequences") ? g.num_return_sequences

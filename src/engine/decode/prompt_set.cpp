@@ -1,4 +1,4 @@
-// Reading and checking prompts; see prompt_set.h.
+// Reads and checks prompts; see prompt_set.h.
 #include "engine/decode/prompt_set.h"
 
 #include <algorithm>
@@ -106,7 +106,7 @@ PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const M
   const PromptSource source = prompt_source(config, scored);
   source.check(config);
   TextSettings texts = text_settings(config, tokenizer);
-  texts.for_prompts = !source.held_out;    // what was learnt has texts
+  texts.for_prompts = !source.held_out;    // held-out samples of the training data have texts
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
   std::shared_ptr<const Dataset> dataset =
       source.held_out ? open_validation(config, texts) : open_dataset(source.path, config.data.format, texts);

@@ -1,4 +1,4 @@
-// PromptSet: the prompts of a data set that a model can go on from, their pictures and what would be right.
+// PromptSet: the prompts of a data set, with their pictures and reference answers.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,19 @@
 
 namespace blipft {
 
-/// A picture as the model reads it: u8 [P, P, 3].
+/// Decodes and resizes a picture for the model: u8 [P, P, 3] with P = `size`.
 std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::string& name, int64_t size,
                                const DecodeSettings& settings);
 
 class PromptSet {
  public:
-  /// Where the samples are from, and the key of the run file that says so. `text`: which of those at `path`, for people.
+  /// The source of the samples. `key`: the key of the run file that has `path`; `text`: a description for messages.
   struct Source {
     std::shared_ptr<const Dataset> dataset;
     std::string path, key, text;
   };
-  /// Tokenizes the prompts of the first `samples` samples (0: all). Throws UserError where a prompt is empty or too long for
-  /// the model, and with data.on_bad_sample skip leaves it out.
+  /// Tokenizes the prompts of the first `samples` samples (0: all). If a prompt is empty or too long for the model,
+  /// throws UserError, or with data.on_bad_sample=skip leaves the sample out.
   PromptSet(const Config& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs, int64_t samples,
             const InstructionReader& instructions);
 
@@ -38,22 +38,22 @@ class PromptSet {
   const std::string& from() const { return source_.text; }
   const Dataset& dataset() const { return *source_.dataset; }
   const ModelInputs& inputs() const { return inputs_; }
-  int64_t longest() const { return longest_; }  ///< ids of a prompt
-  int64_t longest_instruction() const { return longest_instruction_; }  ///< ids of an instruction beside one
-  /// Samples that were left out, and why.
+  int64_t longest() const { return longest_; }  ///< ids of the longest prompt
+  int64_t longest_instruction() const { return longest_instruction_; }  ///< ids of the longest instruction
+  /// One message for each sample that was left out.
   const std::vector<std::string>& left_out() const { return left_out_; }
-  /// Throws UserError, or leaves a sample out where data.on_bad_sample says so.
+  /// Records that a sample is left out, with the message `why`. Throws UserError unless data.on_bad_sample is skip.
   void leave_out(const std::string& why);
-  /// The same for a sample that all ranks leave out because each of them reads it; the same reason counts once.
+  /// leave_out() for a sample that every rank reads and leaves out. left_out_of_all() counts each message once.
   void leave_out_everywhere(const std::string& why);
-  /// The number of samples that any rank left out. Called by all ranks.
+  /// Returns the number of samples that any rank left out. All ranks must call it.
   int64_t left_out_of_all(const World& world) const;
-  /// The picture of sample `index` of the data set.
+  /// Returns the decoded picture of sample `index` of the data set.
   Image picture(int64_t index) const;
-  /// The picture of sample `index` as the model reads it, empty for a model of texts. Nothing if it cannot be read and
-  /// data.on_bad_sample is skip.
+  /// Returns the picture of sample `index` as the model reads it; empty for a text model. Returns nullopt if it cannot
+  /// be read and data.on_bad_sample is skip.
   std::optional<std::vector<uint8_t>> pixels_of_sample(int64_t index) const;
-  /// A picture as the model reads it.
+  /// Resizes a picture to the size that the model reads.
   std::vector<uint8_t> pixels(const Image& picture) const;
 
  private:
@@ -70,21 +70,21 @@ class PromptSet {
 
 /// The samples that --generate and --evaluate answer.
 struct PromptSource {
-  std::string path, key;                   ///< key: of the run file, which names them
-  bool held_out = false;                   ///< of these that part alone that data.val_split_fraction keeps for validations
-  /// "data.json (the 20 samples held out by data.val_split_fraction)", where it is so many samples.
+  std::string path, key;                   ///< key: the key of the run file that has `path`
+  bool held_out = false;                   ///< true: only the part that data.val_split_fraction holds out
+  /// "data.json (the 20 samples held out by data.val_split_fraction)" for `samples` = 20 held-out samples, else `path`.
   std::string text(int64_t samples) const;
-  /// Throws UserError where nothing is at `path`.
+  /// Throws UserError if `path` does not exist.
   void check(const Config& config) const;
 };
-/// Those of generate.path, else of the validation, else of the training; where they are to be `scored` of these the part that
-/// was not learnt, if there is any.
+/// Returns the samples of generate.path, else data.val_path, else data.path. For data.path, `scored` samples are only
+/// those that data.val_split_fraction holds out from training, if any.
 PromptSource prompt_source(const Config& config, bool scored);
-/// Their prompts. Throws UserError where there are none.
+/// Opens the prompts of prompt_source(). Throws UserError if there are none.
 PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
                        const InstructionReader& instructions, bool scored);
 
-/// What a run generates at its validations, and how.
+/// The prompts that a run generates from at its validations, and the settings of generation.
 struct ValidationPrompts {
   GenerateSettings settings;
   PromptSet set;
@@ -95,8 +95,8 @@ struct ValidationPrompts {
   }
 };
 
-/// The first config.evaluate.samples validation samples of `data`; with generate.prompt that text stands before each picture's
-/// answer. Null where nothing is generated. Throws UserError.
+/// Opens the first config.evaluate.samples validation samples of `data`; generate.prompt, if set, replaces
+/// data.prompt_template. Returns null if validations generate nothing. Throws UserError.
 std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data);
 
 }  // namespace blipft

@@ -1,7 +1,8 @@
 // The search; see fit_search.h.
 //
-// Times come first: they take one short dry run each. Then, from the fastest on, memory: a lower bound without places
-// from another, places for what that does not rule out, and the plan that a run would make only for what is printed.
+// The search first estimates times, with one short dry run for each candidate. Then it checks memory, from the fastest
+// candidate on: another dry run gives a lower bound without addresses; if the bound fits, addresses are chosen; only
+// candidates that still fit get the full plan of a run.
 #include "plan/fit/fit_search.h"
 
 #include <algorithm>
@@ -15,25 +16,26 @@ namespace blipft {
 
 namespace {
 
-// Micro-batches of a dry run for memory: the second already finds everything that further ones do.
+// Maximum number of micro-batches in a dry run for memory: further ones need no memory that the second does not.
 constexpr int64_t kRecorded = 2;
-// A row beside a faster one is worth printing when it takes so much less.
+// A slower row is printed if it needs at most this share of the memory of the row before it.
 constexpr double kNotablyLess = 0.93;
-// What a run measures is within 0.7 % of its plan (docs/results.md): a choice that nobody looks at leaves so much.
+// The measured memory of a run is within 0.7 % of its plan (docs/results.md): automatic choices use this share of the
+// GPU.
 constexpr double kPlanned = 0.99;
-// Estimates are within 15 % of what is measured (docs/fit.md), and err alike for steps of the same samples.
+// Estimates are within 15 % of measurements (docs/fit.md); their errors are similar for steps of the same samples.
 constexpr double kClose = 1.10;
-// Samples of a run that its mean text shape is estimated from.
+// Number of a run's samples from which its mean text shape is estimated.
 constexpr int64_t kSamplesOfMean = int64_t{1} << 18;
 
-// Each is slower than the one before it.
+// Ordered from the fastest to the slowest.
 const std::vector<LayerCheckpointing> kActCkpt = {LayerCheckpointing::none, LayerCheckpointing::half,
                                                   LayerCheckpointing::full};
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Into how many micro-batches a rank's samples of a step may be cut, the fewest first: those that come out even, and
-// halves, with places that stay empty, where these are far apart.
+// Returns the possible numbers of micro-batches of a rank's step, ascending: the divisors of its samples, and where
+// divisors are far apart also powers of two, with empty slots in the last micro-batches.
 std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ranks) {
   const TrainSection& train = resolved.train;
   const bool total = train.total_batch_size > 0;
@@ -44,7 +46,7 @@ std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ran
     if (share % count == 0) counts.insert({count, share / count});
   if (total && !depends_on_micro_batch(resolved))
     for (int64_t half = 2; half < share; half *= 2) {
-      const auto next = counts.lower_bound(half);  // there is one: one sample each
+      const auto next = counts.lower_bound(half);  // exists: `share`, one sample each
       if (*next >= half + (half + 1) / 2) counts.insert(ceil_of(share, ceil_of(share, half)));
     }
   std::erase_if(counts, [&](int64_t count) { return ceil_of(share, count) > kMaxSamplesAtOnce; });
@@ -53,7 +55,7 @@ std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ran
 
 std::vector<FitDealing> dealings(const Config& base, int64_t ranks) {
   if (ranks == 1) return {{base.parallel.strategy, base.parallel.reshard}};
-  // `automatic` stands for ddp, and stays as the run file has it.
+  // `automatic` means ddp here; it is kept so that the row needs no override of the run file.
   const bool given = base.parallel.strategy != StrategyKind::automatic;
   std::vector<FitDealing> all = {{given ? StrategyKind::ddp : StrategyKind::automatic, ReshardPolicy::automatic},
                                  {StrategyKind::fsdp, ReshardPolicy::step},
@@ -62,7 +64,7 @@ std::vector<FitDealing> dealings(const Config& base, int64_t ranks) {
   return all;
 }
 
-// What may lie in the host beside such checkpointing and resharding.
+// Returns the sets of data that can be in host memory with these settings.
 std::vector<std::vector<OffloadedData>> offloads_with(LayerCheckpointing act_ckpt, ReshardPolicy reshard) {
   std::vector<std::vector<OffloadedData>> all = {{}, {OffloadedData::optimizer}};
   if (reshard != ReshardPolicy::step)
@@ -87,13 +89,14 @@ struct FitSearch::Candidate {
   std::vector<TextShape> shapes;
   TextShape mean;
   StepTime time;
-  /// With few micro-batches: the same memory but for their data, sooner.
+  /// Returns a config with few micro-batches: its dry run is faster and differs only in the memory of the input data.
   Config short_step() const {
     Config other = config;
     other.train.accumulate_grad_batches = std::min(config.train.accumulate_grad_batches, kRecorded);
     return other;
   }
-  /// What such a step has less, in its two copies; and what is outside of the arena, at least.
+  /// Returns the bytes that the short step's arena lacks: two copies of the other input data, and memory outside the
+  /// arena.
   int64_t besides(const Model& model, const Arena& of_short) const {
     const auto data = [&](const Config& of) {
       return BatchLayout(model.inputs(), of.train.accumulate_grad_batches, of.train.batch_size, shapes.back()).bytes();
@@ -101,7 +104,7 @@ struct FitSearch::Candidate {
     return 2 * (data(config) - data(short_step())) +
            bytes_outside_of_arena(config, ranks, of_short.planned_takes() * shapes_held());
   }
-  /// What the graphs of all micro-batches have more than that, about.
+  /// Returns about how many bytes the graphs of all micro-batches need more than those of the short step.
   int64_t more_graphs(const Arena& of_short) const {
     const int64_t takes = of_short.planned_takes() * shapes_held();
     const int64_t all = takes * config.train.accumulate_grad_batches / short_step().train.accumulate_grad_batches;
@@ -110,11 +113,11 @@ struct FitSearch::Candidate {
   int64_t shapes_held() const { return static_cast<int64_t>(shapes.size()); }
 };
 
-// What a search may change besides the micro-batches.
+// The settings that a search may change besides the micro-batches.
 struct FitSearch::Freedom {
   std::vector<LayerCheckpointing> act_ckpt = kActCkpt;
   std::vector<FitDealing> dealings;
-  std::optional<std::vector<OffloadedData>> offload;  // null: any
+  std::optional<std::vector<OffloadedData>> offload;  // nullopt: any
 };
 
 FitSearch::Candidate FitSearch::candidate(const Config& resolved, int64_t ranks, int64_t micro_batches) const {
@@ -160,7 +163,7 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
   return all;
 }
 
-// False where the model does not take such settings: nothing to offload, no frozen layer to quantise.
+// Returns false if the settings do not suit the model: it has nothing to offload, or no frozen layer to quantize.
 bool FitSearch::estimate(Candidate& candidate) const {
   try {
     const std::unique_ptr<Model> model = model_.make(candidate.config);
@@ -172,22 +175,22 @@ bool FitSearch::estimate(Candidate& candidate) const {
   }
 }
 
-// Looked for in all of a run's steps, and so only where memory is asked for.
+// Finds the text shapes. This reads all steps of a run, so it is done only for candidates whose memory is needed.
 void FitSearch::find_shapes(Candidate& candidate) const {
   if (candidate.shapes.empty()) candidate.shapes = texts_.shapes(candidate.config, candidate.ranks.all());
 }
 
-// A short step of a candidate, recorded once: a bound without places first, then places where that does not rule it out.
+// The short step of a candidate, recorded once: gives a lower bound of its memory first, then its size with addresses.
 class FitSearch::ShortPlan {
  public:
   ShortPlan(const RunModel& model, const Candidate& candidate)
       : candidate_(candidate), config_(candidate.short_step()), model_(model.make(candidate.config)),
         plan_(record_plan(config_, *model_, candidate.ranks, holds(config_), {candidate.shapes.back()})) {}
-  /// Device bytes that it cannot do without, gaps between tensors left out.
+  /// Returns a lower bound of the device bytes, without gaps between tensors.
   int64_t least() const { return plan_.arena->peak_live_bytes() + besides(); }
-  /// About how many the whole run's plan will have.
+  /// Returns about how many device bytes the plan of the whole run has.
   int64_t about() const { return least() + candidate_.more_graphs(*plan_.arena); }
-  /// With every tensor in its place.
+  /// Chooses the addresses of all tensors and returns the device bytes.
   int64_t placed() {
     place_plan(config_, *model_, plan_);
     return plan_.arena->total_bytes() + besides();
@@ -202,7 +205,7 @@ class FitSearch::ShortPlan {
   MemoryPlan plan_;
 };
 
-// As --plan and a run with these settings plan it.
+// Makes the same plan as --plan and a run with these settings.
 FitRow FitSearch::planned(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = model_.make(candidate.config);
   const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes, nullptr,
@@ -213,7 +216,7 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
           .host_bytes = plan.arena->host_bytes(), .text = candidate.mean};
 }
 
-// Null: more than `limit` bytes.
+// Returns nullopt if the candidate needs more than `limit` bytes.
 std::optional<FitRow> FitSearch::fitting(Candidate& candidate, int64_t limit) const {
   find_shapes(candidate);
   {
@@ -230,7 +233,8 @@ FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) cons
   freedom.dealings = dealings(base, ranks);
   std::vector<Candidate> all = candidates(base, ranks, freedom);
   std::erase_if(all, [this](Candidate& candidate) { return !estimate(candidate); });
-  // Where the estimate sees no difference, what was tried first: larger micro-batches, less recomputed or moved.
+  // Equal estimates keep the order of candidates: larger micro-batches, less recomputation and fewer transfers come
+  // first.
   std::stable_sort(all.begin(), all.end(),
                    [](const Candidate& a, const Candidate& b) { return a.time.total() < b.time.total(); });
   FitResult result;
@@ -258,7 +262,7 @@ FitRow FitSearch::row_of(const Config& config, int64_t ranks) const {
   return planned(candidate);
 }
 
-// What takes least, about.
+// Returns the candidate that needs about the least memory.
 std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
   int64_t least = std::numeric_limits<int64_t>::max();
   const Candidate* found = nullptr;
@@ -283,7 +287,7 @@ bool FitSearch::enough(const FitResult& result, const StepTime& next, size_t mos
          (result.rows.size() == most || next.total() > kClose * result.rows.front().time.total());
 }
 
-// What recomputes more is slower, and is tried only where that which recomputes less does not fit.
+// Recomputing more layers is slower, so it is tried only if the same settings with less recomputation do not fit.
 FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) const {
   const auto given = [&](const char* key) { return requested_.places.count(key) > 0; };
   const auto limit = static_cast<int64_t>(kPlanned * static_cast<double>(gpu_bytes_));
@@ -366,8 +370,8 @@ std::string fit_overrides(const Config& asked, const Config& config) {
   differs("train.act_ckpt", asked.train.act_ckpt, config.train.act_ckpt);
   if (asked.parallel.offload != config.parallel.offload)
     text += concat(text.empty() ? "" : " ", "'parallel.offload=[", choice_list(config.parallel.offload), "]'");
-  differs("train.batch_size", asked.train.batch_size, config.train.batch_size);  // auto: always
-  // Left to train.total_batch_size where the run file does so.
+  differs("train.batch_size", asked.train.batch_size, config.train.batch_size);  // always differs if it was auto
+  // The key is omitted if train.total_batch_size determines it in the run file too.
   if (asked.train.accumulate_grad_batches != 0 || config.train.total_batch_size == 0)
     differs("train.accumulate_grad_batches", asked.train.accumulate_grad_batches,
             config.train.accumulate_grad_batches);

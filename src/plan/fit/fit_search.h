@@ -1,8 +1,9 @@
-// FitSearch: settings under which a run fits a GPU of a given size, the fastest first, by dry runs and estimates.
+// FitSearch: finds settings under which a run fits a GPU of a given size, the fastest first, by dry runs and estimates.
 //
-// What is varied changes no number that a run computes but by rounding: which layers recompute their forward, what fsdp
-// keeps gathered, the strategy, where optimizer states lie, and how a rank's samples of a step are cut into
-// micro-batches. A run whose train.batch_size is auto takes the fastest of these. Other kinds of runs (quantised weights, adapters, more ranks) are searched when asked for.
+// The search varies only settings that change results by no more than rounding: which layers recompute their forward,
+// which units fsdp keeps gathered, the strategy, whether optimizer states are in host memory, and how many
+// micro-batches a step of a rank has. A run with train.batch_size=auto uses the fastest. Callers request other runs
+// (quantized, adapters, more ranks).
 #pragma once
 
 #include <optional>
@@ -18,19 +19,19 @@ namespace blipft {
 struct FitRow {
   Config config;                           ///< resolved for its ranks
   GroupSizes ranks{1};
-  std::string overrides;                   ///< what to add to the command line; empty: nothing
+  std::string overrides;                   ///< keys to add to the command line; may be empty
   StepTime time;
-  int64_t device_bytes = 0, host_bytes = 0;  ///< of a rank: with what is outside of the arena; page-locked
-  TextShape text;                          ///< of its micro-batches, on the average
+  int64_t device_bytes = 0, host_bytes = 0;  ///< per rank: including bytes outside the arena; page-locked
+  TextShape text;                          ///< average of its micro-batches
 };
 
 struct FitResult {
-  std::vector<FitRow> rows;                ///< that fit: the fastest first, each that follows takes less memory
-  std::optional<FitRow> nearest;           ///< when none fits: what takes least
-  int64_t candidates = 0;                  ///< settings whose time was estimated
+  std::vector<FitRow> rows;                ///< settings that fit, the fastest first; search(): with falling memory
+  std::optional<FitRow> nearest;           ///< if none fits: the settings that need the least memory
+  int64_t candidates = 0;                  ///< number of settings: estimated by search(), tried by choose()
 };
 
-/// How parameters are dealt to ranks: parallel.strategy and parallel.reshard.
+/// How parameters are distributed over ranks: parallel.strategy and parallel.reshard.
 struct FitDealing {
   StrategyKind strategy;
   ReshardPolicy reshard;
@@ -38,29 +39,30 @@ struct FitDealing {
 
 class FitSearch {
  public:
-  /// `texts` and `model` must be those of `asked`. `node_ranks` as for --plan; 0: all ranks are on one machine.
+  /// `texts` and `model` must belong to `asked`. `node_ranks`: ranks per machine; 0: all ranks are on one machine.
   FitSearch(const Config& asked, int64_t node_ranks, int64_t gpu_bytes, const PlannedTexts& texts, RunModel model,
             const MachineRates& rates = h200_rates())
       : requested_(asked), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), model_(std::move(model)), rates_(rates) {}
 
-  /// Varies `base`, which is the config asked for with a few keys changed, on `ranks` ranks. `most`: rows at most.
+  /// Varies `base` on `ranks` ranks. `base` is `asked` with a few changed keys. `most`: maximum number of rows.
   FitResult search(const Config& base, int64_t ranks, size_t most) const;
 
-  /// What train.batch_size: auto stands for: the fastest that fits, the one next to it, and further ones up to `most` in all
-  /// whose estimate lies within 10 % of the first's. Keys that the run file gives stay as given, the strategy always does.
-  /// Anything lies in the host only where nothing fits otherwise, and then at most `host_bytes` of a rank (0: any). All
-  /// within 99 % of the GPU's bytes.
+  /// Resolves train.batch_size=auto: returns the fastest settings that fit in 99 % of the GPU's bytes, the second
+  /// fastest, and more up to `most` in all whose estimates are within 10 % of the first. Keys of the run file stay as
+  /// they are, and so does the strategy. Host memory is used only if nothing fits without it, and then at most
+  /// `host_bytes` per rank (0: no limit).
   FitResult choose(int64_t ranks, size_t most, int64_t host_bytes = 0) const;
-  /// What choose() would take were train.act_ckpt left open that the run file gives, where `chosen` needs the host and that is
-  /// more than 10 % faster.
+  /// Returns the settings that choose() would find if the run file did not set train.act_ckpt. Returns nullopt if it
+  /// does not set the key, if `chosen` uses no host memory, or if these settings are not more than 10 % faster than
+  /// `chosen`.
   std::optional<FitRow> with_open_act_ckpt(const FitRow& chosen, int64_t ranks, int64_t host_bytes) const;
-  /// Whether an estimate says no more of `row` than that it may be as fast as `best`.
+  /// Returns true if the estimate of `row` is within 10 % of that of `best`, so that either may be faster.
   static bool close(const FitRow& best, const FitRow& row);
 
-  /// What such settings take; `config` is resolved for `ranks`.
+  /// Returns the time and memory of `config`, which is resolved for `ranks` ranks.
   FitRow row_of(const Config& config, int64_t ranks) const;
 
-  /// Seconds of a step of `row` that has so many micro-batches in place of its own.
+  /// Returns the estimated seconds of a step of `row` if it had `micro_batches` micro-batches.
   double seconds_of(const FitRow& row, int64_t micro_batches) const;
 
  private:
@@ -84,7 +86,7 @@ class FitSearch {
   const MachineRates& rates_;
 };
 
-/// The keys in which `config` differs from `asked`, of those that a search sets, as they stand on a command line.
+/// Returns the keys that a search sets and in which `config` differs from `asked`, in the form of a command line.
 std::string fit_overrides(const Config& asked, const Config& config);
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// --plan --fit: settings under which a run fits a GPU of a given size, and what would help where none do.
+// --plan --fit: settings under which a run fits a GPU of a given size, and larger changes if none fit.
 #include "plan/print_plan.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void print_row(const FitRow& row) {
               row.overrides.empty() ? "as the run file says" : row.overrides.c_str());
 }
 
-// Other kinds of runs that fit, one row each; the heading comes before the first.
+// Prints other kinds of runs that fit, one row each, after a heading before the first row.
 class Others {
  public:
   explicit Others(const char* heading) : heading_(heading) {}
@@ -47,7 +47,7 @@ class Others {
   bool begun_ = false;
 };
 
-// The same samples a step on `ranks` ranks; where they are too few, one a rank.
+// Returns the config for `ranks` ranks with the same samples per step, or one sample per rank if these do not divide.
 Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
   Config other = resolved;
   const int64_t samples = samples_of_a_step(resolved, world);
@@ -59,7 +59,7 @@ Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
   return other;
 }
 
-// Weights in 4 bits where layers are frozen, which is a choice of its own.
+// Prints the run with frozen layers in 4 bits. This row is separate because quantization changes results.
 void print_quantised(const FitSearch& search, const Config& asked, int64_t world) {
   if (asked.model.quantize != WeightQuantization::none) return;
   Others quantised("with frozen layers in 4 bits, which changes the numerics:");
@@ -68,7 +68,7 @@ void print_quantised(const FitSearch& search, const Config& asked, int64_t world
   quantised.add(search.search(other, world, 1));
 }
 
-// Adapters in place of all parameters, and the fewest ranks that are enough.
+// Prints the runs that train adapters rather than all parameters, and the smallest number of ranks that fits.
 void print_what_would(const FitSearch& search, const Config& asked, int64_t world) {
   if (asked.adapter.kind == AdapterKind::none) {
     Others adapters("with adapters trained in place of the model:");
@@ -76,7 +76,7 @@ void print_what_would(const FitSearch& search, const Config& asked, int64_t worl
       Config other = asked;
       other.adapter.kind = AdapterKind::lora;
       other.model.quantize = quantize;
-      if (other.output.save != SavedTensors::all) continue;  // of trained parameters alone, which adapters have not
+      if (other.output.save != SavedTensors::all) continue;  // output.save: trained does not apply to adapters
       adapters.add(search.search(other, world, 1));
     }
   }
@@ -89,7 +89,7 @@ void print_what_would(const FitSearch& search, const Config& asked, int64_t worl
   }
 }
 
-// What a run of this file would take of them, where parallel.strategy stays and nothing lies in the host without need.
+// Prints the settings that a run of this file would choose: it keeps parallel.strategy and avoids host memory.
 void print_choice(const FitSearch& search, const Config& asked, int64_t world, int64_t gpu_bytes) {
   const FitResult found = search.choose(world, 2);
   if (found.rows.empty()) return void(std::printf("train.batch_size: auto chooses none: nothing that the run file leaves open fits\n"));

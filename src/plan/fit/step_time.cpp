@@ -11,17 +11,18 @@ namespace blipft {
 
 namespace {
 
-// Collectives slow down what computes beside them: on four H200, BLIP-2 under FSDP (reshard always, 16 x 4) takes
-// 0.053 s more than on one for 0.19 s of gathers and reductions.
+// Collectives slow down compute that runs at the same time: on four H200, a step of BLIP-2 under FSDP (reshard always,
+// 16 x 4) takes 0.053 s longer than on one H200, with 0.19 s of gathers and reductions.
 constexpr double kSlowedByCollectives = 0.27;
-// What offloaded updates take from the backward beside them. Not measured (where it was, the link took ten times as long as
-// compute): so much that offloading never looks free.
+// The share of the link's time by which transfers slow down a step. This was not measured (in the measured steps the
+// link took ten times as long as compute); the value is chosen so that offloading never looks free.
 constexpr double kSlowedByLink = 0.1;
 // A transient tensor is written once and read at least once.
 constexpr double kAccesses = 2;
-// Of a backward's operations those of weight gradients, whose products write gradients beside their work.
+// The share of a backward's operations that compute weight gradients; these products write gradients while they
+// compute.
 constexpr double kWeightGradients = 0.5;
-// Micro-batches that are recorded at most: the first, those that are alike, the last.
+// Maximum number of recorded micro-batches: the first, one for all middle ones, which are equal, and the last.
 constexpr int64_t kRecorded = 3;
 
 double product_rate(const Config& config, const MachineRates& rates) {
@@ -29,10 +30,10 @@ double product_rate(const Config& config, const MachineRates& rates) {
   return config.train.matmul_precision == MatmulPrecision::high ? rates.tf32 : rates.f32;
 }
 
-// Products of factors in fp8, as many times as fast as in bf16.
+// Speed of matrix products with fp8 factors, relative to bf16.
 constexpr double kFp8Speed = 1.8;
 
-// Of a unit's operations in layers' products, the share whose factors are in fp8.
+// Returns the share of a unit's matrix product operations whose factors are in fp8.
 double fp8_share(const Unit& unit, const Fp8Products* fp8) {
   if (!fp8) return 0;
   double all = 0, in_fp8 = 0;
@@ -44,7 +45,7 @@ double fp8_share(const Unit& unit, const Fp8Products* fp8) {
   return all > 0 ? in_fp8 / all : 0;
 }
 
-// A dry run of a few micro-batches, and what follows from its spans.
+// Dry-runs a few micro-batches and estimates the step time from their spans.
 class Estimate {
  public:
   Estimate(const Config& config, Model& model, const GroupSizes& ranks, bool hold, const TextShape& text,
@@ -62,8 +63,8 @@ class Estimate {
       transient += static_cast<double>(plan_.arena->taken_bytes(pass_, owner));
     const double recorded = static_cast<double>(config_.train.accumulate_grad_batches);
     time_.memory += kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
-    // Of the one pass that is recorded: about a kernel for each tensor that it takes. The least time of kernels counts
-    // for short ones alone: the quadratic mean with their work.
+    // The recorded pass has about one kernel for each tensor that it reserves. std::hypot lets the minimum time of a
+    // kernel count for short kernels only.
     const auto takes = static_cast<double>(plan_.arena->planned_takes());
     const double work = time_.products + time_.memory;
     time_.kernels = std::hypot(work, takes * static_cast<double>(micro_batches_) / recorded * rates_.kernel) - work;
@@ -83,7 +84,7 @@ class Estimate {
     return other;
   }
 
-  // The micro-batches that this one stands for.
+  // Returns how many micro-batches the recorded one of `span` represents.
   double share(const SpanRecord& span) const {
     const bool middle = span.micro_batch == 1 && config_.train.accumulate_grad_batches == kRecorded;
     return middle ? static_cast<double>(micro_batches_ - kRecorded + 1) : 1;
@@ -114,23 +115,24 @@ class Estimate {
     const auto bytes = static_cast<double>(plan_.engine->store.stored_bytes(unit));
     streamed_ += share(span) * bytes;
     const bool last = span.micro_batch + 1 == config_.train.accumulate_grad_batches;
-    if (last && !clips()) streamed_during_updates_ += bytes / 2;  // forward comes before them
+    if (last && !clips()) streamed_during_updates_ += bytes / 2;  // half: the gathers of the backward
   }
 
-  // Forward of a micro-batch, or its backward: what it gathers and reduces has its own compute alone to hide behind.
+  // The forward or the backward of a micro-batch. Its collectives can hide only behind its own compute.
   struct Sweep {
     bool backward = false;
     double share = 1, compute = 0, collectives = 0;
   };
   void end_sweep() {
-    // Compute beside them is slowed down as long as both run; what is left of them when it ends is waited for.
+    // Collectives slow down compute while both run; after compute has ended, the step waits for the remaining
+    // collectives.
     const double beside = std::min(sweep_.collectives, sweep_.compute);
     time_.collectives_exposed +=
         sweep_.share * (kSlowedByCollectives * beside + std::max(0.0, sweep_.collectives - sweep_.compute));
     sweep_ = {};
   }
 
-  // Of bytes in and out at once.
+  // Returns the seconds in which the link moves `in` and `out` bytes at the same time.
   double both_ways(double in, double out) const {
     return std::max(std::max(in, out) / rates_.link, (in + out) / rates_.link_both);
   }
@@ -146,7 +148,7 @@ class Estimate {
   void add_compute(const SpanRecord& span, const Unit& unit) {
     const auto doing = static_cast<RankOperation>(span.phase);
     if (doing == RankOperation::forward && sweep_.backward) end_sweep();
-    if (doing == RankOperation::loss) end_sweep();   // which ends forward, and is backward for the most part
+    if (doing == RankOperation::loss) end_sweep();   // the loss ends the forward and is mostly backward
     sweep_.backward = doing != RankOperation::forward;
     const bool both = doing == RankOperation::loss, backward = doing == RankOperation::backward || both;
     const ParameterStore& store = plan_.engine->store;
@@ -179,21 +181,22 @@ class Estimate {
       read += static_cast<double>(traffic.host_read);
       written += static_cast<double>(traffic.host_written);
     }
-    if (clips()) device += static_cast<double>(store.held_gradients().bytes());  // the norm
+    if (clips()) device += static_cast<double>(store.held_gradients().bytes());  // the norm reads all gradients
     time_.update = device / rates_.memory;
     updates_ = both_ways(read, written);
-    // Out in forward, in again in backward: never both at once.
+    // Activations go out in the forward and in again in the backward: never in both directions at once.
     const double activations = 2 * static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
                                static_cast<double>(config_.train.accumulate_grad_batches);
     time_.link = both_ways(read + streamed_during_updates_, written) +
                  (streamed_ - streamed_during_updates_ + activations) / rates_.link;
   }
 
-  bool clips() const { return largest_norm(config_.train) > 0; }  // or waits for the norm for another reason
+  bool clips() const { return largest_norm(config_.train) > 0; }  // or the update waits for the norm for another reason
 
   void expose() {
     const double computed = time_.products + time_.memory + time_.update + time_.kernels;
-    // Updates have the last backward to hide behind, or nothing; all that goes over the link has the whole step.
+    // Updates hide behind the last backward, or behind nothing if gradients are clipped. The link's total hides behind
+    // the step.
     time_.link_exposed = std::max({kSlowedByLink * time_.link, updates_ - (clips() ? 0 : last_backward_),
                                    time_.link - computed});
   }
@@ -208,7 +211,7 @@ class Estimate {
   StepTime time_;
   Sweep sweep_;
   double last_backward_ = 0;
-  double streamed_ = 0, streamed_during_updates_ = 0;  // bytes of units that come from the host
+  double streamed_ = 0, streamed_during_updates_ = 0;  // bytes of units that the host sends
   double updates_ = 0;                     // seconds of updates on the link
 };
 
@@ -222,8 +225,8 @@ std::string seconds_text(double seconds) {
 
 namespace {
 
-// Of a GPU that nobody has measured: an H200's, as many times more or less as data sheets say of dense bf16 and TF32
-// products, f32, memory, NVLink and PCIe.
+// Returns the rates of a GPU without measurements: an H200's measured rates, scaled by the ratio of the two data sheets
+// for dense bf16 and TF32 products, f32, memory, NVLink and PCIe.
 MachineRates from_data_sheet(const char* name, double bf16, double tf32, double f32, double memory, double nvlink,
                              double pcie, bool has_fp8 = true) {
   const double fp8 = has_fp8 ? bf16 * kFp8Speed : 0;
@@ -244,7 +247,8 @@ const MachineRates& h200_rates() {
   return rates;
 }
 
-// TFLOP/s, TB/s, GB/s of both ways, PCIe's generation as its rate: 5, and half of it for 4.
+// Columns: TFLOP/s (bf16, TF32, f32), memory in TB/s, NVLink in GB/s of both directions, PCIe: 5 for generation 5, or
+// 2.5 for generation 4.
 const MachineRates& rates_of(const std::string& name) {
   static const std::vector<MachineRates> sheets = {
       from_data_sheet("H100 NVL", 835, 417, 60, 3.9, 600, 5), from_data_sheet("H100 PCIe", 756, 378, 51, 2.0, 600, 5),
