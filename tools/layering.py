@@ -121,9 +121,9 @@ TRICKS = [
 ]
 
 COMMENT = re.compile(r"//.*")
-# Only files of FAMILIES name model families. FAMILY_WORDS hold names of chat templates, some of which are the same words.
+# Only files of FAMILIES name model families. FAMILY_WORDS hold names of chat formats, some of which are the same words.
 FAMILIES = "src/models/"
-FAMILY_WORDS = {"src/config/config_schema.cpp", "src/text/chat_families.cpp"}
+FAMILY_WORDS = {"src/config/config_schema.cpp", "src/text/chat_formats.cpp"}
 MODEL_TYPE = re.compile(r'\.model_type = "([^"]+)"|decoder_spec\("([^"]+)"')
 
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')

@@ -82,9 +82,11 @@ enum class ShardGroup { all, node };
 /// generate.weights, unless it is the path of a model, an adapter or a checkpoint.
 enum class WeightsChoice { automatic, base };
 /// data.prompt_style of instruction and input, unless it is a text with {instruction} in it.
-enum class PromptStyle { alpaca, none };
-/// data.chat_template, unless it is the name of a template.
+enum class PromptStyle { alpaca, none, chat };
+/// data.chat_template, unless it is the name of a format or the path of a template.
 enum class TemplateChoice { automatic };
+/// data.train_on: which answers of a conversation.
+enum class TrainOn { all, last };
 /// generate.early_stopping of beam search, with the meaning of transformers' generate().
 enum class EarlyStopping { no, yes, never };
 
@@ -130,7 +132,8 @@ BLIPFT_CHOICE_WORDS(BestCriterion, "none", "loss");
 BLIPFT_CHOICE_WORDS(TimeLimit, "none");
 BLIPFT_CHOICE_WORDS(ShardGroup, "all", "node");
 BLIPFT_CHOICE_WORDS(WeightsChoice, "auto", "base");
-BLIPFT_CHOICE_WORDS(PromptStyle, "alpaca", "none");
+BLIPFT_CHOICE_WORDS(PromptStyle, "alpaca", "none", "chat");
+BLIPFT_CHOICE_WORDS(TrainOn, "all", "last");
 BLIPFT_CHOICE_WORDS(TemplateChoice, "auto");
 #undef BLIPFT_CHOICE_WORDS
 

@@ -53,6 +53,7 @@ struct DataSection {
   ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;  ///< or a text with {instruction} in it
   /// Of messages: auto (the model's own) or a template's name.
   ChoiceOrText<TemplateChoice> chat_template = TemplateChoice::automatic;
+  TrainOn train_on = TrainOn::all;      ///< which answers of a conversation are trained
   std::string chat_date = "2024-07-26"; ///< what templates with a date in them call today: YYYY-MM-DD
   std::string prompt_template;          ///< of pictures: what stands before a caption, or a text with {} for the prompt
   AnswerSelection answers = AnswerSelection::draw;  ///< how several answers to a prompt are used

@@ -97,6 +97,8 @@ struct InstructionReader {
 InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
                                           int64_t max_tokens);
 
+class ChatTemplate;
+
 /// A part of a sample's text.
 struct TextSegment {
   std::string text;
@@ -106,11 +108,13 @@ struct TextSegment {
 /// How records become text, by config.data and the tokenizer; and what a dataset may read.
 struct TextSettings {
   ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;
-  std::string chat_template;                ///< one of the names; empty: none is known
+  std::shared_ptr<const ChatTemplate> chat_template;  ///< null: none is known
+  std::shared_ptr<const ChatTemplate> tool_template;  ///< of conversations with tools; null: the same
+  TrainOn train_on = TrainOn::all;
   bool mask_prompt = false;
   std::optional<bool> append_eos;           ///< nullopt: auto
-  std::string bos_token, eos_token;         ///< for the chat templates
-  std::string chat_date_short = "26 Jul 2024", chat_date_long = "26 July 2024";  ///< what some of these call today
+  std::map<std::string, std::string> special_tokens;  ///< bos_token, eos_token... for chat templates; absent: none
+  std::string chat_date = "2024-07-26";     ///< what chat templates call today
   bool allow_outside = false;               ///< an ImageFolder's pictures may lie outside of its folder
   std::map<std::string, std::string> keys;  ///< what records call the keys that are known here
   std::string pictures;                     ///< folder of an ImageFolder's pictures; empty: beside the metadata
@@ -118,7 +122,6 @@ struct TextSettings {
   AnswerSelection answers = AnswerSelection::draw;
   bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
 };
-/// With data.chat_template auto, the template is the one whose published text the tokenizer's files have.
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);
 
 }  // namespace blipft

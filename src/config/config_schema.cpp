@@ -105,17 +105,17 @@ void add_data(std::vector<Key>& keys) {
     "longer texts are truncated; the first token is never a label, so that 2 leave one label; default for JSON data: 512; "
     "it may also be written max_seq_length", Names{"max_length", "max_seq_len", "cutoff_len", "block_size"});
   keys.back().other_name = "max_seq_length";
-  d(&D::prompt_style, "prompt_style", one_of_or_containing({"alpaca", "none"}, "{instruction}"),
-    "the prompt of JSON records with instruction and input; none puts both as they are; a text of your own has "
-    "{instruction} and {input} in it").absence_has_a_meaning();
+  d(&D::prompt_style, "prompt_style", one_of_or_containing({"alpaca", "none", "chat"}, "{instruction}"),
+    "the prompt of JSON records with instruction and input; none puts both as they are; chat makes conversations of them, "
+    "by data.chat_template; a text of your own has {instruction} and {input} in it").absence_has_a_meaning();
   d(&D::chat_template, "chat_template",
-    one_of({"auto", "llama2", "llama3", "llama3.1", "chatml", "qwen2.5", "qwen3", "smollm3", "gemma2", "gemma3", "phi3",
-            "phi3.5", "phi4", "phi4_mini", "olmo2", "mistral", "mistral_v1", "mistral_v3", "mistral_nemo", "mistral_v7",
-            "zephyr"}),
-    "how JSON records with messages become text; auto takes the model's own, where it is one of these");
+    one_of_or_containing({"auto", "chatml", "llama2", "llama3", "mistral", "gemma", "zephyr", "alpaca"}, ".jinja",
+                         "the path of a .jinja file"),
+    "how JSON records with messages become text; auto runs the template of the model's folder");
+  d(&D::train_on, "train_on", words_of<TrainOn>(),
+    "which answers of a conversation are trained: all, or the last alone");
   d(&D::chat_date, "chat_date", any(),
-    "the day that templates with a date in them (llama3.1, smollm3) write, as 2024-07-26: texts do not change from day to "
-    "day");
+    "what templates that write a date call today, as 2024-07-26: texts do not change from day to day");
   d(&D::prompt_template, "prompt_template", any(),
     "pictures: a text with {} in place of the prompt, or a text without {} that precedes each caption; the model is not "
     "trained on it; empty: prompts unchanged, captions without a prompt", Names{"prompt_prefix"});

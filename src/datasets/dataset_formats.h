@@ -44,9 +44,10 @@ std::vector<int64_t> spread_samples(int64_t size, int64_t most);
 constexpr int64_t max_sizes_looked_at = 1024, max_pictures_looked_into = 64;
 constexpr int64_t max_bytes_looked_at = int64_t{1} << 20;  // of each of these pictures
 
-/// Parses `text` as JSON. Each surrogate escape that is not half of a pair becomes U+FFFD: Python's json keeps these
-/// escapes, but they are not valid text. Throws UserError naming `place` (file and line) if `text` is not JSON.
-nlohmann::json parse_json(const std::string& text, const std::string& place);
+/// `text` as JSON, with U+FFFD for each surrogate escape that is no half of a pair: Python's json keeps those, but they
+/// stand for no text. Throws UserError naming `place` (file and line) where it is not JSON.
+template <class Json = nlohmann::json>
+Json parse_json(const std::string& text, const std::string& place);
 
 /// Returns the captions in a JSON object: the value of the key that settings.keys has for text, else of "text", else of
 /// "caption". If the value is a list, its first text is the training target, and the other texts are further

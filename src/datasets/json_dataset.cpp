@@ -91,7 +91,7 @@ class JsonDataset final : public Dataset {
     settings_.for_prompts ? (void)read_prompt(index) : (void)read(index);
   }
   template <class Result>
-  using Maker = Result (*)(const nlohmann::json&, const TextSettings&, const std::string& place);
+  using Maker = Result (*)(const nlohmann::ordered_json&, const TextSettings&, const std::string& place);
 
   template <class Result>
   Result from_record(int64_t index, Maker<Result> make) const {
@@ -113,8 +113,8 @@ class JsonDataset final : public Dataset {
     blipft::refuse_unrendered(place, key, unrendered_, size());
   }
 
-  /// Returns a record, and its file and line.
-  std::pair<nlohmann::json, std::string> parsed(int64_t index) const {
+  /// A record, and its file and line.
+  std::pair<nlohmann::ordered_json, std::string> parsed(int64_t index) const {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);
     const size_t number = static_cast<size_t>(next - first_records_.begin()) - 1;
@@ -124,13 +124,13 @@ class JsonDataset final : public Dataset {
     if (file.form == RecordForm::csv) {
       const std::vector<std::string> fields = fields_of(file, record);
       check_csv_fields(place, fields.size(), file.columns.size());
-      nlohmann::json object = nlohmann::json::object();
+      nlohmann::ordered_json object = nlohmann::ordered_json::object();
       for (size_t i = 0; i < fields.size(); ++i) object[file.columns[i]] = fields[i];
       return {std::move(object), std::move(place)};
     }
     if (file.form == RecordForm::list)       // the whole list may be on one line
       place += concat(" (record ", index - first_records_[number] + 1, ")");
-    nlohmann::json object = parse_json(text_of(file, record), place);
+    nlohmann::ordered_json object = parse_json<nlohmann::ordered_json>(text_of(file, record), place);
     return {std::move(object), std::move(place)};
   }
 

@@ -111,9 +111,12 @@ const Format kFormats[] = {
 
 }  // namespace
 
-nlohmann::json parse_json(const std::string& text, const std::string& place) {
-  return io::parse_json(replace_lone_surrogates(text), place);
+template <class Json>
+Json parse_json(const std::string& text, const std::string& place) {
+  return io::parse_json<Json>(replace_lone_surrogates(text), place);
 }
+template nlohmann::json parse_json(const std::string&, const std::string&);
+template nlohmann::ordered_json parse_json(const std::string&, const std::string&);
 
 std::vector<std::string> captions_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place) {
   BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),

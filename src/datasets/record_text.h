@@ -6,40 +6,40 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "blipft/datasets.h"
+#include "datasets/record_chat.h"
 
 namespace blipft {
 
-/// Returns the text of a record, by the first kind whose keys the record has:
-///   messages: a conversation, a list of {role, content}; targets are assistant messages whose weight is not 0
-///   instruction, output and optionally input: settings.prompt_style, then the output
-///   prompt, completion: both unchanged
-///   text: unchanged
-///   conversations: the same as messages
-/// Messages may have {from, value} instead of {role, content}, as in ShareGPT. settings.keys may rename these keys; if
-/// it names keys of some kinds, only these kinds are considered. Throws UserError naming `place` (file and line), what
-/// was found and what was expected.
-Dataset::Sample sample_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
+/// The text of a record, by the first kind of which it has all the keys:
+///   messages: a conversation, a list of {role, content}; learnt is what assistants say, but where their weight is 0
+///   instruction, output and perhaps input: settings.prompt_style, then the output
+///   prompt, completion: both as they are
+///   text: as it is
+///   conversations: messages by another name
+/// The messages of both may have {from, value} in place of {role, content}, as ShareGPT has. settings.keys says what
+/// records call these keys; where it names keys of some kinds, no other kind counts.
+/// Throws UserError naming `place` (file and line), what was found and what was expected.
+Dataset::Sample sample_of_record(const nlohmann::ordered_json& record, const TextSettings& settings, const std::string& place);
 
-/// Returns the prompt of a record for generation: the text before the output, the completion, or the last assistant
-/// message with weight 1. The answer may be absent. A conversation ends with the template's generation prompt. A `text`
-/// has no prompt.
-Dataset::Prompt prompt_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
+/// What generation takes of it: the text before the output, completion or the assistant's last message that is learnt, which
+/// may be absent; of a conversation with the template's generation prompt. A `text` has no prompt.
+Dataset::Prompt prompt_of_record(const nlohmann::ordered_json& record, const TextSettings& settings, const std::string& place);
 
-/// Returns the record's question_id, else image_id, else id, as JSON; "" if none of these is a whole number or a text.
-std::string record_id(const nlohmann::json& record);
+/// The record's question_id, else image_id, else id, as JSON; empty: none that is a number or a text.
+template <class AnyJson>
+std::string record_id(const AnyJson& record);
 
 /// Returns true if a record has all keys of a text with a prompt: of an instruction, a completion or a conversation.
 bool has_prompted_text(const nlohmann::json& record, const TextSettings& settings);
 
-/// Returns a text that identifies the prompt of a record, independent of prompt style and template; for a `text`, the
-/// text itself. Records with equal groups stay together in a split. Returns "" if the prompt is empty.
-std::string prompt_group_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
+/// What identifies the prompt of a record, whatever prompt style or template renders it; of a `text` the text itself.
+/// Records with equal groups stay together when a part is held out. Empty: the record has an empty prompt.
+std::string prompt_group_of_record(const nlohmann::ordered_json& record, const TextSettings& settings, const std::string& place);
 
-/// Returns the first key of a record, or of one of its messages, that contains training data but that no prompt style
-/// or chat template renders: `tool_calls`, `tools`, `reasoning_content`, `system`, `history` and the like. Keys with an
-/// empty value and keys that settings.keys names are ignored. Returns "" if there is none. Throws UserError as
-/// sample_of_record() does.
-std::string unrendered_key_of_record(const nlohmann::json& record, const TextSettings& settings,
+/// The first key of a record, or of one of its messages, that carries training data but that no prompt style or chat
+/// template renders: `tool_calls`, `tools`, `reasoning_content`, `system`, `history` and the like. A key whose value is empty,
+/// or that settings.keys names, does not count. Empty: there is none. Throws UserError as sample_of_record() does.
+std::string unrendered_key_of_record(const nlohmann::ordered_json& record, const TextSettings& settings,
                                      const std::string& place);
 /// Finds such keys in the records of pictures with prompts.
 class UnrenderedKeys {
@@ -58,11 +58,8 @@ class UnrenderedKeys {
 /// Throws this UserError.
 [[noreturn]] void refuse_unrendered(const std::string& place, const std::string& key, int64_t found, int64_t records);
 
-/// Returns the name that the records use for `key`.
-std::string name_of(const TextSettings& settings, const std::string& key);
-
-/// Returns the prompt for an instruction by data.prompt_style. alpaca is the wording of Stanford Alpaca, as in LitGPT.
-/// Throws UserError naming `place` if there is an input but the user's own style contains no {input}.
+/// The prompt of an instruction by data.prompt_style. alpaca: the wording of Stanford Alpaca, as LitGPT has it.
+/// Throws UserError naming `place` when a style of one's own has no {input} for one that is there.
 std::string prompt_of(const ChoiceOrText<PromptStyle>& style, const std::string& instruction, const std::string& input,
                       const std::string& place);
 

@@ -37,9 +37,10 @@ using nlohmann::ordered_json;
 std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, const TextSettings& texts,
                                 const Generation& generation) {
   const PromptSettings settings{.vocabulary = generation.inputs().vocabulary, .ends = generation.inputs().has_source()};
-  const bool instruction = config.places.contains("data.prompt_style") && !prompt.empty() && !generation.inputs().has_picture();
+  const bool instruction = config.places.contains("data.prompt_style") && texts.prompt_style != PromptStyle::chat &&
+                           !prompt.empty() && !generation.inputs().has_picture();
   const std::string text = instruction ? prompt_of(texts.prompt_style, prompt, "", "--prompt") : prompt;
-  const bool message = !instruction && !texts.chat_template.empty() && !prompt.empty();
+  const bool message = !instruction && texts.chat_template && !prompt.empty();
   return prompt_of_text(text, message ? PromptForm::message : PromptForm::text, generation.tokenizer(), texts, settings,
                         "--prompt");
 }

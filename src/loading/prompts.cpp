@@ -90,7 +90,9 @@ std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tok
 std::vector<int32_t> prompt_of_text(const std::string& text, PromptForm form, const Tokenizer& tokenizer,
                                     const TextSettings& texts, const PromptSettings& settings, const std::string& place) {
   if (form == PromptForm::text) return ids_of(text, false, tokenizer, settings, place, nullptr);
-  const std::string chat = render_prompt(texts.chat_template, {{"user", text}}, texts, place);
+  Conversation conversation;
+  conversation.messages.push_back({{"role", "user"}, {"content", text}});
+  const std::string chat = render_prompt(conversation, texts, place);
   return ids_of(chat, true, tokenizer, settings, place, nullptr);
 }
 

@@ -1,34 +1,41 @@
-// Chat templates: how the messages of a conversation become one text.
+// Conversations as texts: which chat template renders them, and what of the text is trained.
 #pragma once
 
+#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "blipft/text.h"
+#include "text/jinja_template.h"
 
 namespace blipft {
 
-struct ChatMessage {
-  std::string role;  ///< system, user or assistant
-  std::string content;
-  bool learnt = true;  ///< false: this answer of the assistant's is not to be learnt
+struct Conversation {
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();  ///< objects with "role", as templates read them
+  nlohmann::ordered_json tools;                                       ///< null: none
+  std::vector<bool> trains = {};                                      ///< of each message: whether it may be trained
 };
 
-/// The names of the templates, as data.chat_template takes them.
-std::vector<std::string> chat_template_names();
-/// The name of the template that has been published as this Jinja text, by a digest of all its characters; empty: none.
-std::string known_chat_template(std::string_view jinja);
+/// The formats that blipft brings along, by the names that data.chat_template takes.
+std::vector<std::string> chat_format_names();
+std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);
 
-/// The conversation as one text, in segments (Sample::whole): what transformers' apply_chat_template() makes of it with
-/// the published template. What an assistant says is learnt, with the token that ends its turn. Throws UserError naming
-/// `place` (file and line) where the template cannot have these messages, or the tokenizer names no token that the
-/// template puts.
-std::vector<TextSegment> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages,
-                                     const TextSettings& settings, const std::string& place);
+/// Sets the templates of `settings`: of the model's folder, of a file, or one of the formats. Throws UserError for a file
+/// that cannot be read.
+void set_chat_template(const Config& config, TextSettings& settings);
+
+/// The conversation as one text, in segments (Sample::whole). Trained is what {% generation %} marks, where the template has
+/// such blocks. Otherwise it is, of each answer, what the model would have to say behind the prompt of the messages before,
+/// with the token that ends the turn; a template may rewrite answers that are not the last, then what it keeps of them.
+/// Throws UserError naming `place` (file and line) where the template refuses the messages, or where it renders an answer
+/// in a way that does not follow its prompt.
+std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
+                                     const std::string& place);
+
+/// The text of a message's content, also where it is a list of parts.
+std::string content_text(const nlohmann::ordered_json& message);
 
 /// The text that an answer follows: what apply_chat_template() makes with add_generation_prompt.
-std::string render_prompt(const std::string& chat_template, const std::vector<ChatMessage>& messages,
-                          const TextSettings& settings, const std::string& place);
+std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& place);
 
 }  // namespace blipft

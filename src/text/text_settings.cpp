@@ -1,5 +1,5 @@
 // How records become text, by the run file and the tokenizer's files.
-#include <cstdio>
+#include <ctime>
 #include <filesystem>
 
 #include "blipft/config.h"
@@ -12,6 +12,9 @@
 namespace blipft {
 namespace {
 
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
 /// `read`'s result, or nothing where it cannot be read.
 template <class Read>
 auto or_nothing(const Read& read) -> decltype(read()) {
@@ -22,40 +25,63 @@ auto or_nothing(const Read& read) -> decltype(read()) {
   }
 }
 
-/// The chat template of a model directory, as transformers reads it; empty: none. What cannot be read counts as none:
-/// it may be of no use here, and the tokenizer's files have been checked.
-std::string published_template(const std::filesystem::path& directory) {
-  const std::string own_file = or_nothing(
-      [&] { return io::read_whole_file((directory / "chat_template.jinja").string(), io::max_json_bytes); });
-  if (!own_file.empty()) return own_file;
-  const nlohmann::json config =
-      or_nothing([&] { return io::read_json_file((directory / "tokenizer_config.json").string()); });
-  if (!config.is_object() || !config.contains("chat_template")) return {};
-  const nlohmann::json& value = config["chat_template"];
-  if (value.is_string()) return value.get<std::string>();
-  for (const nlohmann::json& named : value.is_array() ? value : nlohmann::json::array()) {
-    const bool is_default = named.is_object() && named.contains("name") && named["name"] == "default";
-    if (is_default && named.contains("template") && named["template"].is_string()) return named["template"];
-  }
-  return {};
+/// A JSON file of a model's folder; what cannot be read counts as empty: it may be of no use here.
+Json folder_json(const fs::path& file) {
+  const Json json = or_nothing([&] { return io::read_json_file<Json>(file.string()); });
+  return json.is_object() ? json : Json::object();
 }
 
-/// "2024-07-26" as strftime's "%d %b %Y" and "%d %B %Y" write it.
-void set_date(const Config& config, TextSettings& settings) {
-  static const char* const months[] = {"January", "February", "March",     "April",   "May",      "June",
-                                       "July",    "August",   "September", "October", "November", "December"};
+/// The template under `key` of a file, or null. Where there are several by name, `name` is taken.
+std::shared_ptr<const ChatTemplate> template_in(const fs::path& file, const char* name) {
+  const Json json = folder_json(file);
+  const auto made = [&](const Json& text) { return std::make_shared<const ChatTemplate>(text.get<std::string>(), file.string() + ": chat_template"); };
+  const auto value = json.find("chat_template");
+  if (value == json.end()) return nullptr;
+  if (value->is_string()) return std::string_view(name) == "default" ? made(*value) : nullptr;
+  for (const Json& named : value->is_array() ? *value : Json::array())
+    if (named.is_object() && named.contains("template") && named["template"].is_string() && named.value("name", Json()) == name)
+      return made(named["template"]);
+  return nullptr;
+}
+
+void set_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, TextSettings& settings) {
+  const Json config = folder_json(folder / "tokenizer_config.json");
+  for (const auto& item : config.items()) {
+    const Json& value = item.value();
+    const Json& token = value.is_object() && value.contains("content") ? value["content"] : value;
+    if (item.key().ends_with("_token") && token.is_string()) settings.special_tokens[item.key()] = token.get<std::string>();
+  }
+  for (const auto& [name, token] : {std::pair{"bos_token", tokenizer.bos_token()}, {"eos_token", tokenizer.eos_token()}})
+    if (!token.empty()) settings.special_tokens[name] = token;
+}
+
+void check_date(const Config& config) {
   const std::string& date = config.data.chat_date;
-  int year = 0, month = 0, day = 0, end = 0;
-  const bool read = std::sscanf(date.c_str(), "%4d-%2d-%2d%n", &year, &month, &day, &end) == 3;
-  const bool known = read && date.size() == 10 && end == 10 && year > 0 && month >= 1 && month <= 12 && day >= 1 && day <= 31;
-  BLIPFT_USER_CHECK(known, place_of(config, "data.chat_date"), ": data.chat_date: found ", brief(date),
+  std::tm day{};
+  const char* const end = strptime(date.c_str(), "%Y-%m-%d", &day);
+  BLIPFT_USER_CHECK(end && !*end && date.size() == 10, place_of(config, "data.chat_date"), ": data.chat_date: found ", brief(date),
                     ", expected a day as 2024-07-26");
-  const std::string name = months[month - 1];
-  settings.chat_date_short = date.substr(8) + " " + name.substr(0, 3) + " " + date.substr(0, 4);
-  settings.chat_date_long = date.substr(8) + " " + name + " " + date.substr(0, 4);
 }
 
 }  // namespace
+
+void set_chat_template(const Config& config, TextSettings& settings) {
+  const auto& choice = config.data.chat_template;
+  const fs::path folder = config.model.path;
+  const auto read = [](const std::string& file) { return io::read_whole_file(file, io::max_json_bytes); };
+  if (choice != TemplateChoice::automatic) {
+    settings.chat_template = chat_format(choice.text);
+    if (!settings.chat_template) settings.chat_template = std::make_shared<const ChatTemplate>(read(choice.text), choice.text);
+    return;
+  }
+  const std::string file = (folder / "chat_template.jinja").string(), text = or_nothing([&] { return read(file); });
+  if (!text.empty()) settings.chat_template = std::make_shared<const ChatTemplate>(text, file);
+  for (const char* name : {"tokenizer_config.json", "chat_template.json", "processor_config.json"}) {
+    if (settings.chat_template) return;
+    settings.chat_template = template_in(folder / name, "default");
+    settings.tool_template = template_in(folder / name, "tool_use");
+  }
+}
 
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
   const DataSection& data = config.data;
@@ -64,16 +90,15 @@ TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
   settings.keys = data.keys;
   settings.pictures = data.pictures;
   settings.prompt_style = data.prompt_style;
-  settings.chat_template = data.chat_template == TemplateChoice::automatic
-                               ? known_chat_template(published_template(config.model.path))
-                               : data.chat_template.text;
+  set_chat_template(config, settings);
+  settings.train_on = data.train_on;
   settings.mask_prompt = data.mask_prompt;
   if (data.append_eos != AutoSwitch::automatic) settings.append_eos = data.append_eos == AutoSwitch::on;
   settings.prompt_template = data.prompt_template;
   settings.answers = data.answers;
-  set_date(config, settings);
-  settings.bos_token = tokenizer.bos_token();
-  settings.eos_token = tokenizer.eos_token();
+  check_date(config);
+  settings.chat_date = data.chat_date;
+  set_special_tokens(config.model.path, tokenizer, settings);
   return settings;
 }
 

@@ -52,7 +52,7 @@ inline std::vector<std::string> texts_in(const Dataset& dataset) {
 }
 
 inline Dataset::Sample sample_in(const std::string& record, const TextSettings& settings = {}) {
-  return sample_of_record(nlohmann::json::parse(record), settings, "here");
+  return sample_of_record(nlohmann::ordered_json::parse(record), settings, "here");
 }
 
 inline std::string marked(const Dataset::Sample& sample) {

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "datasets/record_checks.h"
+#include "text/chat_template.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -11,7 +12,7 @@ using namespace blipft::testing;
 TEST_SUITE("record forms") {
   TEST_CASE("ShareGPT's conversations are read as they are") {
     TextSettings settings;
-    settings.chat_template = "chatml";
+    settings.chat_template = chat_format("chatml");
     const auto text = [&](const std::string& record) { return marked(sample_in(record, settings)); };
     const std::string ours = R"([{"role": "system", "content": "S"}, {"role": "user", "content": "U"},
                                  {"role": "assistant", "content": "A"}])";
@@ -30,9 +31,9 @@ TEST_SUITE("record forms") {
 
   TEST_CASE("an answer of weight 0 is not learnt") {
     TextSettings settings;
-    settings.bos_token = "<s>", settings.eos_token = "</s>";
+    settings.special_tokens["bos_token"] = "<s>", settings.special_tokens["eos_token"] = "</s>";
     const auto text = [&](const char* name, const std::string& weight) {
-      settings.chat_template = name;
+      settings.chat_template = chat_format(name);
       return marked(sample_in(R"({"messages": [{"role": "user", "content": "U", "weight": 1},)"
                               R"({"role": "assistant", "content": "A")" + weight + R"(},{"role": "user", "content": "V"},)"
                               R"({"role": "assistant", "content": "B", "weight": 1}]})", settings));
@@ -83,7 +84,7 @@ TEST_SUITE("record forms") {
     check_file("d.json", "{\"data\": [{\"text\": \"a\"},\n{\"text\": \"b\"", {":2: ", "truncated"});
     // Lines of objects with lists in them stay lines.
     settings = {};
-    settings.chat_template = "chatml";
+    settings.chat_template = chat_format("chatml");
     const std::string line = R"({"conversations": [{"from": "human", "value": "U"}]})";
     CHECK(open_dataset(directory.write("e.json", line + "\n" + line), DatasetFormat::automatic, settings)->size() == 2);
     CHECK(open_dataset(directory.write("e.json", line), DatasetFormat::automatic, settings)->size() == 1);

@@ -9,6 +9,7 @@
 #include "blipft/config.h"
 #include "datasets/record_checks.h"
 #include "io/gzip.h"
+#include "text/chat_template.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -203,7 +204,7 @@ TEST_SUITE("tables") {
 
   TEST_CASE("keys that carry training data and are not rendered are refused, with their number") {
     TextSettings settings;
-    settings.chat_template = "chatml";
+    settings.chat_template = chat_format("chatml");
     const std::string turns = R"([{"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}])";
     const auto with = [&](const std::string& message) {
       return R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", )" + message + "}]}";
@@ -213,7 +214,7 @@ TEST_SUITE("tables") {
         {with(R"("content": null, "tool_calls": [{"id": 1}])"), "tool_calls"},
         {with(R"("content": "A", "reasoning_content": "because")"), "reasoning_content"},
         {with(R"("content": "A", "function_call": {"name": "f"})"), "function_call"},
-        {R"({"system": "S", "conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]})", "system"},
+        {R"({"system_prompt": "S", "conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]})", "system_prompt"},
         {R"({"instruction": "I", "output": "O", "system": "S"})", "system"},
         {R"({"instruction": "I", "output": "O", "history": [["a", "b"]]})", "history"},
         {R"({"instruction": "I", "output": "O", "context": "C"})", "context"},

@@ -4,6 +4,7 @@
 
 #include "blipft/datasets.h"
 #include "fuzz/fuzz_target.h"
+#include "text/chat_template.h"
 
 BLIPFT_FUZZ_TARGET(json_records) {
   using namespace blipft;
@@ -13,9 +14,9 @@ BLIPFT_FUZZ_TARGET(json_records) {
   const std::string file = folder.write(name, csv ? input.substr(2) : input);
   TextSettings settings;
   settings.prompt_style = "{instruction} and {input}:";
-  settings.bos_token = "<s>", settings.eos_token = "</s>";
+  settings.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   for (const char* chat_template : {"llama2", "llama3", "chatml", "zephyr"}) {
-    settings.chat_template = chat_template;
+    settings.chat_template = chat_format(chat_template);
     testing::refuses_or_takes([&] {
       const auto dataset = open_dataset(file, csv ? DatasetFormat::csv : DatasetFormat::json, settings);
       for (int64_t i = 0; i < std::min<int64_t>(dataset->size(), 100); ++i)

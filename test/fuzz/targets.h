@@ -12,6 +12,7 @@
   row(pattern)                   \
   row(metadata)                  \
   row(json_records)              \
+  row(chat_template)             \
   row(tar)                       \
   row(picture)                   \
   row(references)

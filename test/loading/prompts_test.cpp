@@ -6,6 +6,7 @@
 #include "blipft/prompts.h"
 #include "datasets/record_checks.h"
 #include "support/byte_tokenizer.h"
+#include "text/chat_template.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -49,7 +50,7 @@ TEST_SUITE("prompts") {
   TEST_CASE("records without an answer are prompts where nothing is learnt") {
     TextSettings settings;
     settings.for_prompts = true;
-    settings.chat_template = "chatml";
+    settings.chat_template = chat_format("chatml");
     settings.prompt_style = "none";
     CHECK(text_of(prompt_of(R"({"prompt": "p"})", settings).ids) == "\2p");
     CHECK(text_of(prompt_of(R"({"instruction": "i"})", settings).ids) == "\2i");
@@ -61,8 +62,8 @@ TEST_SUITE("prompts") {
 
   TEST_CASE("conversations: up to the last answer that is learnt, with the template's generation prompt") {
     TextSettings settings;
-    settings.bos_token = "<s>";
-    settings.eos_token = "</s>";
+    settings.special_tokens["bos_token"] = "<s>";
+    settings.special_tokens["eos_token"] = "</s>";
     const std::string turns = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
         {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": WEIGHT}]})";
     const auto record = [&](const char* weight) {
@@ -71,17 +72,17 @@ TEST_SUITE("prompts") {
       text.erase(text.find('\n'), 1);
       return text;
     };
-    settings.chat_template = "llama2";
+    settings.chat_template = chat_format("llama2");
     PromptedSample prompt = prompt_of(record("1"), settings);
     CHECK(text_of(prompt.ids) == "<s>[INST] a [/INST] b </s><s>[INST] c [/INST]");
     CHECK(prompt.references == Texts{"d"});
     prompt = prompt_of(record("0"), settings);
     CHECK(text_of(prompt.ids) == "<s>[INST] a [/INST]");
     CHECK(prompt.references == Texts{"b"});
-    settings.chat_template = "llama3";
+    settings.chat_template = chat_format("llama3");
     CHECK(text_of(prompt_of(record("0"), settings).ids) ==
           "<s><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
-    settings.chat_template = "zephyr";
+    settings.chat_template = chat_format("zephyr");
     CHECK(text_of(prompt_of(record("0"), settings).ids) == "<|user|>\na</s>\n<|assistant|>\n");
     CHECK(message_of([&] { prompt_of(R"({"messages": [{"role": "assistant", "content": "a"}]})", settings); })
               .find("nothing to answer") != std::string::npos);
@@ -137,7 +138,7 @@ TEST_SUITE("prompts") {
     CHECK(made(PromptForm::text, {.max_tokens = 4, .vocabulary = 256}) == "\2" "def");
     CHECK(message_of([&] { made(PromptForm::message, any_length()); }).starts_with("--prompt: "));
     CHECK(message_of([&] { made(PromptForm::text, {.vocabulary = 99}); }).find("id 99") != std::string::npos);
-    settings.chat_template = "chatml";
+    settings.chat_template = chat_format("chatml");
     CHECK(made(PromptForm::message, any_length()) == "<|im_start|>user\nabcdef<|im_end|>\n<|im_start|>assistant\n");
   }
 }

@@ -18,6 +18,7 @@
 #include "support/byte_tokenizer.h"
 #include "support/choice_of.h"
 #include "support/error_message.h"
+#include "text/chat_template.h"
 
 using namespace blipft;
 using testing::ByteTokenizer;
@@ -152,7 +153,7 @@ TEST_SUITE("validation") {
     const auto folder = open_dataset(directory / "p", DatasetFormat::automatic);
     CHECK(held_out_names(*folder, [&](int64_t i) { return folder->read(i).segments[0].text.substr(0, 1); }) == 10);
     TextSettings settings;
-    settings.chat_template = "chatml";
+    settings.chat_template = chat_format("chatml");
     for (const std::string& text : {prompts, chats}) {
       const auto records = open_dataset(directory.write("records.jsonl", text), DatasetFormat::automatic, settings);
       CHECK(held_out_names(*records, [&](int64_t i) { return records->read_prompt(i).text; }) == 10);

@@ -56,7 +56,7 @@ GOOD = {
     "src/models/factory.cpp": '#include "blipft/model.h"\n#include "models/families/picture/vit.h"\n#include "io/json.h"\n',
     "src/models/families/picture/vit.h": '#include "blipft/ops.h"\n',
     "src/models/families/text/gemma.cpp": '  return {.spec = {.model_type = "gemma3_text"}};\n  return decoder_spec("blip-2", "X");\n',
-    "src/text/chat_families.cpp": '  {"gemma2", gemma2},\n',
+    "src/text/chat_formats.cpp": '    {"gemma2", "x"},\n',
     "src/text/tokenizer_classes.cpp": '  if (name == "GemmaTokenizer") return;  // "gemma3"\n',
     "src/models/blocks/linear_layer.cpp": "  ops.linear_forward({.x = x, .y = y}, stream);\n",
     "src/strategies/fsdp.cpp": '#include "blipft/strategy.h"\n#include "blipft/optimizer.h"\n',

@@ -23,7 +23,6 @@ def main():
     make = commands.add_parser("make")
     make.add_argument("sets", nargs="+")
     make.add_argument("--shared", default="../shared", help="whose data/ the sets tokenizer and text read (default: ../shared)")
-    make.add_argument("--templates", help="of text/chat_templates: a folder of published chat templates")
     make.add_argument("--photos", help="of images: an ImageFolder of photos")
     make.add_argument("--vqa-eval", help="of metrics: vqaEval.py")
     make.add_argument("--lavis", help="of metrics: vqa_eval.py of LAVIS")

@@ -1,0 +1,36 @@
+// Conversations in JSON records: messages as OpenAI, ShareGPT, Alpaca and TRL write them.
+#pragma once
+
+#include <string>
+
+#include "text/chat_template.h"
+
+namespace blipft {
+
+/// The messages under `key` of a record: {role, content} or {from, value}, with content as a text, as a list of parts of
+/// text or null; with tool_calls (function_call); with a "system" message and "tools" beside them in the record.
+/// Throws UserError naming `place` (file and line), what was found and what was expected.
+Conversation conversation_of(const nlohmann::ordered_json& record, const std::string& key, const TextSettings& settings,
+                             const std::string& place);
+/// The messages of a prompt and of its completion: both lists.
+Conversation conversation_of_prompt(const nlohmann::ordered_json& record, const TextSettings& settings,
+                                    const std::string& place);
+/// Of an instruction with data.prompt_style chat: "system", "history" (pairs of texts), then instruction and input as the
+/// user's message, and the output, which may be absent, as the answer.
+Conversation conversation_of_instruction(const nlohmann::ordered_json& record, const TextSettings& settings,
+                                         const std::string& place);
+
+/// Whether the chat template prints what stands under this key of a message or record.
+bool chat_renders(const std::string& key, const TextSettings& settings);
+
+/// What a record holds under `key`, which must be a text. Throws UserError.
+std::string text_at(const nlohmann::ordered_json& object, const std::string& key, const std::string& place);
+/// The keys of a record, for messages.
+std::string keys_of(const nlohmann::ordered_json& record);
+/// The key of a message that has this meaning: what settings.keys says, else ours, else ShareGPT's.
+std::string message_key(const nlohmann::ordered_json& message, const TextSettings& settings, const char* ours,
+                        const char* sharegpt);
+/// What the records call `key`.
+std::string name_of(const TextSettings& settings, const std::string& key);
+
+}  // namespace blipft

@@ -1,0 +1,51 @@
+// A chat template: the Jinja text that a model's folder has, as transformers runs it.
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace blipft {
+
+namespace jinja {
+struct Node;
+}
+
+class ChatTemplate {
+ public:
+  struct Text {
+    std::string text;
+    /// What stands in {% generation %} blocks: [begin, end) in bytes.
+    std::vector<std::pair<size_t, size_t>> spans;
+  };
+
+  /// `name`: the file or key, for messages. An error of the syntax is render()'s: a run may never render anything.
+  ChatTemplate(std::string_view source, std::string name);
+
+  /// `variables`: an object of what the template may read: messages, add_generation_prompt, bos_token... `now`: what
+  /// strftime_now() calls today. Throws UserError with name and line; time, memory and depth are bounded.
+  Text render(const nlohmann::ordered_json& variables, const std::tm& now) const;
+  /// Whether there are {% generation %} blocks.
+  bool marks_answers() const { return marks_answers_; }
+  /// Whether the template names this variable or key: what it does not name it does not print.
+  bool reads(const std::string& key) const { return names_.contains(key); }
+
+ private:
+  const std::string name_;
+  std::shared_ptr<const jinja::Node> root_;
+  std::string syntax_error_;
+  std::set<std::string> names_;
+  bool marks_answers_ = false;
+};
+
+/// Messages as transformers 5 hands them to a template: without keys that are null, and reasoning under the names
+/// reasoning_content and thinking.
+nlohmann::ordered_json chat_messages(const nlohmann::ordered_json& messages);
+
+}  // namespace blipft
