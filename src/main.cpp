@@ -25,7 +25,7 @@ namespace {
 using namespace blipft;
 using Action = CommandLine::Action;
 
-// `ranks` of the run; 0: those that parallel.devices says.
+// `ranks`: number of ranks of the run; 0: as parallel.devices says.
 Config configuration(const CommandLine& line, int64_t ranks) {
   Config config = load_config(line.config_file, line.overrides, ranks);
   config.model.path = folder_of_model(config.model.path);
@@ -40,7 +40,7 @@ Config configuration(const CommandLine& line, int64_t ranks) {
   return config;
 }
 
-// What needs no MPI. Returns the exit status: 1 when the planned job does not fit, or no settings do.
+// Runs the actions that need no MPI. Returns the exit status: 1 if the planned job, or all settings, do not fit.
 int answer(const CommandLine& line) {
   if (line.action == Action::help) return std::fputs(help_text(line.help_section).c_str(), stdout), 0;
   if (line.action == Action::version) return std::printf("blipft %s\n", version_commit()), 0;
@@ -68,7 +68,7 @@ const char* name_of(Action action) {
 
 int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
   ignore_signals_of_writes();
-  const LaunchWatch launch([&] {           // what is wrong in the run file is reported when all ranks are there
+  const LaunchWatch launch([&] {           // errors of the run file are reported when all ranks have started
     return (line.config_file.empty() ? Config() : load_config(line.config_file, line.overrides)).parallel.timeout_seconds;
   });
   World world(argc, argv);

@@ -1,4 +1,4 @@
-// The CUDA backend's entry points in a build without CUDA: they say so.
+// The entry points of the CUDA backend in a build without CUDA. They report that CUDA is missing.
 #include "blipft/comm.h"
 #include "blipft/device.h"
 #include "blipft/error.h"

@@ -1,4 +1,4 @@
-// Config: what a run file says, checked. Sections and leaf names are those of the YAML file.
+// Config: the checked contents of a run file. Sections and members have the names of the sections and keys in the file.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@ struct ModelSection {
   InitialWeights init = InitialWeights::pretrained;  ///< source of the first weights
   std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
   WeightQuantization quantize = WeightQuantization::none;  ///< how weights of frozen layers are stored
-  bool double_quantize = false;         ///< their scales are held as codes too
-  std::vector<std::string> quantize_groups;  ///< of these parameter groups alone; empty: of all that are frozen
+  bool double_quantize = false;         ///< the scales of the quantized weights are quantized too
+  std::vector<std::string> quantize_groups;  ///< parameter groups to quantize; empty: all frozen groups
 };
 
-/// Low-rank adapters that are trained in place of the model (LoRA, Hu et al. 2021).
+/// Low-rank adapters that are trained instead of the model (LoRA, Hu et al. 2021).
 struct AdapterSection {
   AdapterKind kind = AdapterKind::none;
   int64_t r = 8;                        ///< rank
@@ -51,13 +51,13 @@ struct DataSection {
   int64_t max_text_tokens = 50;         ///< longer texts are cut; usual_text_tokens() where not given. A
                                         ///< run file may call it max_seq_length
   ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;  ///< or a text with {instruction} in it
-  /// Of messages: auto (the model's own) or a template's name.
+  /// Template that formats chat messages: auto (the template of the model) or the name of a template.
   ChoiceOrText<TemplateChoice> chat_template = TemplateChoice::automatic;
   TrainOn train_on = TrainOn::all;      ///< which answers of a conversation are trained
   std::string chat_date = "2024-07-26"; ///< what templates with a date in them call today: YYYY-MM-DD
   std::string prompt_template;          ///< of pictures: what stands before a caption, or a text with {} for the prompt
   AnswerSelection answers = AnswerSelection::draw;  ///< how several answers to a prompt are used
-  bool mask_prompt = false;             ///< prompts are not learnt, answers alone
+  bool mask_prompt = false;             ///< true: only answers are training targets, not prompts
   AutoSwitch append_eos = AutoSwitch::automatic;  ///< end token after a text; auto: after answers
   TextPadding text_padding = TextPadding::automatic;  ///< auto: packed, or longest with loss_on_padding
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
@@ -94,9 +94,9 @@ struct TrainSection {
   int64_t max_epochs = 1;               ///< -1: no limit; load_config() sets it where max_steps alone is given
   int64_t max_steps = -1;               ///< -1: no limit
   double limit_train_batches = 1.0;     ///< <= 1: a fraction of an epoch's steps; > 1: that many steps
-  int64_t val_check_interval = 0;       ///< validation after every so many steps, and at the end; 0: every epoch
+  int64_t val_check_interval = 0;       ///< steps between validations; one more at the end; 0: every epoch
   double limit_val_batches = 1.0;       ///< <= 1: a fraction of a validation's batches; > 1: that many
-  int64_t early_stopping_patience = 0;  ///< the run ends after so many validations without a better one; 0: never
+  int64_t early_stopping_patience = 0;  ///< validations without improvement that end the run; 0: never
   int64_t seed = 0;
   bool loss_on_padding = false;         ///< train on padding as the tutorial does
   LossNormalization loss_normalization = LossNormalization::tokens;  ///< mean over tokens, or over micro-batches
@@ -117,14 +117,14 @@ struct ParallelSection {
   GemmSearchTime gemm_search = GemmSearchTime::quick;  ///< time spent on timing matrix products
   bool cuda_graph = true;
   int64_t threads = 0;                  ///< CPU threads of a rank's ops; 0: cores / ranks on this machine
-  double timeout_seconds = 60;          ///< a rank that is silent, or all without progress, for so long end the run
+  double timeout_seconds = 60;          ///< the run ends if a rank is silent, or no rank progresses, for this time
 };
 
 /// Checkpoints to go on from: trained parameters, optimizer states, place in the data.
 struct CheckpointSection {
   int64_t every_steps = 0;              ///< 0: not by steps
   double every_minutes = 0;             ///< 0: not by time
-  int64_t keep = 2;                     ///< the newest so many are kept
+  int64_t keep = 2;                     ///< number of newest checkpoints to keep
   /// Also keep the checkpoint with the best loss or metric.
   ChoiceOrText<BestCriterion> keep_best = BestCriterion::none;
   std::string path;                     ///< their folder; empty: checkpoints/ under output.path
@@ -156,10 +156,10 @@ struct OutputSection {
   double progress_seconds = 2;          ///< between progress lines when not on a terminal
 };
 
-/// How --generate and --evaluate generate texts. What is not given is as the model's generation_config.json says.
+/// How --generate and --evaluate generate texts. Missing keys follow the model's generation_config.json.
 struct GenerateSection {
   std::string path;                     ///< samples whose prompts are answered; empty: data.val_path, else data.path
-  int64_t samples = 0;                  ///< the first so many; 0: all
+  int64_t samples = 0;                  ///< number of samples to use, from the first on; 0: all
   ChoiceOrText<WeightsChoice> weights = WeightsChoice::automatic;  ///< auto (saved by the run, else the base) or a path
   std::string prompt;                   ///< of --prompt, or before each picture's caption
   int64_t max_new_tokens = 64;          ///< not of generation_config.json, where it is most often an old default
@@ -172,7 +172,7 @@ struct GenerateSection {
   double length_penalty = 1;
   EarlyStopping early_stopping = EarlyStopping::no;  ///< of beam search
   std::vector<std::string> stop;        ///< texts at which an answer ends; they are left out of it
-  int64_t batch_size = 0;               ///< texts that grow at once on a rank; 0: chosen from what there is room for
+  int64_t batch_size = 0;               ///< texts generated in parallel on each rank; 0: chosen from the free memory
 };
 
 /// Scores of generated texts.
@@ -180,7 +180,7 @@ struct EvaluateSection {
   std::vector<std::string> metrics;     ///< bleu4, rouge_l, cider, vqa_accuracy, exact_match, ...; empty: those that fit
   int64_t samples = 0;                  ///< the first so many validation samples are answered, and scored, while a run trains;
                                         ///< 0: none
-  int64_t every = 1;                    ///< at every so many validations, and at the last one
+  int64_t every = 1;                    ///< validations between generations; also at the last one
 };
 
 struct Config : KeyPlaces {
@@ -196,44 +196,44 @@ struct Config : KeyPlaces {
   OutputSection output;
 
   std::vector<std::string> notes;             ///< keys of the file that the command line replaced, for the user to read
-  int64_t smoke_steps = 0;                    ///< > 0: a trial of so many steps, see make_smoke()
+  int64_t smoke_steps = 0;                    ///< > 0: number of steps of a trial run, see make_smoke()
 };
 
 /// The largest train.batch_size: a dimension of a GPU's grids.
 constexpr int64_t kMaxSamplesAtOnce = 65535;
 
-/// Whether train.batch_size is auto: the fastest micro-batch that fits is chosen when the run starts.
+/// Returns true if train.batch_size is auto: the run start then chooses the fastest micro-batch that fits in memory.
 inline bool chooses_batch_size(const Config& config) { return config.train.batch_size == 0; }
 
-/// Samples of a step over all `ranks`. The last places of some micro-batches stay empty where train.total_batch_size does not
-/// come out even. `config` is resolved.
+/// Samples of a step over all `ranks`. Some micro-batches have empty slots at their ends if train.total_batch_size
+/// cannot be divided evenly. `config` is resolved.
 inline int64_t samples_of_a_step(const Config& config, int64_t ranks) {
   const TrainSection& train = config.train;
   return train.total_batch_size > 0 ? train.total_batch_size : train.batch_size * train.accumulate_grad_batches * ranks;
 }
 
-/// Of these, the samples of rank `rank`: as Sampler deals them.
+/// Returns the number of samples of a step that Sampler assigns to rank `rank`.
 inline int64_t samples_of_a_rank(const Config& config, int64_t ranks, int64_t rank) {
   const int64_t micro_batches = config.train.accumulate_grad_batches, all = samples_of_a_step(config, ranks);
   const int64_t larger = all % (micro_batches * ranks);  // micro-batches that have one sample more than the others
   return all / (micro_batches * ranks) * micro_batches + larger / ranks + (rank < larger % ranks);
 }
 
-/// Whether parallel.offload names `what`.
+/// Returns true if parallel.offload lists `what`.
 inline bool offloads(const Config& config, OffloadedData what) {
   const std::vector<OffloadedData>& all = config.parallel.offload;
   return std::find(all.begin(), all.end(), what) != all.end();
 }
 
-/// Whether the run validates: data.val_path or data.val_split_fraction is given.
+/// Returns true if the run validates: data.val_path or data.val_split_fraction is given.
 inline bool validates(const Config& config) {
   return !config.data.val_path.empty() || config.data.val_split_fraction > 0;
 }
 
-/// Whether texts are generated and scored at validations.
+/// Returns true if validations generate texts and score them.
 inline bool generates(const Config& config) { return config.evaluate.samples > 0 && validates(config); }
 
-/// Whether the run writes checkpoints while it trains, and not only when it is asked to stop.
+/// Returns true if the run writes checkpoints during training, and not only when it receives a request to stop.
 inline bool writes_checkpoints(const Config& config) {
   const CheckpointSection& checkpoint = config.checkpoint;
   return checkpoint.every_steps > 0 || checkpoint.every_minutes > 0 || checkpoint.keep_best != BestCriterion::none;
@@ -245,8 +245,8 @@ double time_limit_seconds(const Config& config);
 
 /// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05"). `every_key`: as of to_yaml().
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key = true);
-/// The norm that gradients are scaled down to. Infinite: none are scaled, but all are held until the norm is known, so
-/// that a step can be skipped. 0: neither; each is consumed as soon as it is final.
+/// Returns the norm that gradients are scaled down to. Infinity: gradients are not scaled, but all are kept until their
+/// norm is known so that a step can be skipped. 0: neither; each gradient is consumed as soon as it is final.
 inline double largest_norm(const TrainSection& train) {
   if (train.gradient_clip_val > 0) return train.gradient_clip_val;
   return train.on_nonfinite == FaultAction::skip ? std::numeric_limits<double>::infinity() : 0;
@@ -262,7 +262,7 @@ void check_ranks(const Config& config, int64_t ranks);
 /// it names the nearest that do.
 Config resolve_for_ranks(const Config& config, int64_t ranks);
 
-/// The setting by which the loss depends on who shares a micro-batch, as messages call it; null: it does not.
+/// Returns the name of the setting that makes the loss depend on the division into micro-batches, or null.
 const char* depends_on_micro_batch(const Config& config);
 
 /// The samples of a step that a rank has at most, of a config with train.total_batch_size.
@@ -278,23 +278,23 @@ int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks
 /// those of the model's parameters, or when it holds all of them.
 void check_freeze(const Config& config, const std::vector<std::string>& groups);
 
-/// What the command line asks for.
+/// The parsed command line.
 struct CommandLine {
   enum class Action { train, generate, evaluate, export_model, print_config, plan, help, version };  // the first four under MPI
   Action action = Action::train;
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"
   int64_t plan_ranks = 0;               ///< --plan for this world size; 0: parallel.devices
-  int64_t plan_node_ranks = 0;          ///< --plan for so many ranks of a machine; 0: as many as GPUs are here
+  int64_t plan_node_ranks = 0;          ///< --plan: ranks of each machine; 0: the number of local GPUs
   std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
   double plan_gpu_gib = 0;              ///< --gpu-memory or --fit GiB, for --plan; 0: the GPU here, else an H200's
-  bool plan_generation = false;         ///< --plan with --generate or --evaluate: of that, not of a training
-  bool plan_evaluation = false;         ///< of --evaluate
+  bool plan_generation = false;         ///< --plan with --generate or --evaluate: plan it, not a training
+  bool plan_evaluation = false;         ///< --plan with --evaluate
   bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
-  std::string prompt;                   ///< --prompt TEXT, for --generate: one text in place of a data set
+  std::string prompt;                   ///< --prompt TEXT, for --generate: one text instead of a data set
   std::string image;                    ///< --image FILE, for --generate: the picture that goes with it
-  int64_t smoke_steps = 0;              ///< --smoke: try so many steps, and leave nothing behind; 0: a whole run
-  std::string help_section;             ///< --help: of this section alone; "": of all
+  int64_t smoke_steps = 0;              ///< --smoke: steps of a trial run that leaves nothing behind; 0: a whole run
+  std::string help_section;             ///< --help: the section to print; "": all sections
 };
 
 /// Throws UserError that names the unknown option and the nearest one.

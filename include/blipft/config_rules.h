@@ -1,4 +1,4 @@
-// What the table of the run file's keys says of a key beside its values.
+// Rules of the keys of the run file: the properties of a key other than its allowed values.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@ namespace blipft {
 
 struct Config;
 
-/// Whether a run may go on from a checkpoint with another value of a key.
+/// The rule for a resume from a checkpoint that was written with another value of a key.
 enum class OnResume {
-  refused,                           ///< it would be another run
+  refused,                           ///< another value makes it a different run
   length,                            ///< it says where the run ends: where no step's learning rate depends on that
   allowed,                           ///< what was trained so far is the same; log and trace name the change
   unreported,                            ///< the same, and nothing to be named: where files lie, how to start
@@ -18,11 +18,11 @@ enum class OnResume {
 
 struct KeyRules {
   OnResume on_resume = OnResume::refused;
-  bool of_each_rank = false;         ///< ranks may have values of their own, as machines differ
+  bool of_each_rank = false;         ///< the value may differ between ranks because machines differ
   std::string default_value;         ///< as config_values() writes it
 };
 
-/// Of a key by section and name, "train.lr". Throws Error where there is none of that name.
+/// Returns the rules of a key given as section and name, "train.lr". Throws Error if no key has that name.
 KeyRules rules_of(const std::string& key);
 
 /// Returns the keys that decide what a run trains: those of which a resume refuses another value (OnResume::refused).

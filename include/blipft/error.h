@@ -62,7 +62,7 @@ class UserError : public Error {
       : Error(message, place) {}
 };
 
-/// Returns the text that is printed for an error. It includes the source location unless the error is a user's mistake.
+/// Returns the message of an error for the user, with the source location unless it is a UserError.
 inline std::string describe(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   const std::string text = *error.what() ? error.what() : "unknown error";

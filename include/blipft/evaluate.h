@@ -14,7 +14,7 @@
 
 namespace blipft {
 
-/// The input that a metric is computed from.
+/// The input of a metric.
 enum class MetricInput {
   texts,    ///< ScoredText: a generated text and its references
   choices,  ///< ScoredChoices: the log-likelihoods of several answers
@@ -131,7 +131,7 @@ struct References {
 /// UserError naming file and record.
 std::vector<References> read_references(const std::string& file, const std::string& questions = "");
 
-/// Settings of the HTML page.
+/// The title, folder and thumbnails of the page.
 struct PageSettings {
   std::string title;   ///< "Captions of coco_val after step 400"
   std::string folder;  ///< folder of the page; links to pictures are relative to it

@@ -12,8 +12,8 @@ struct KeyPlaces {
   bool given(const std::string& key) const { return places.contains(key); }
 };
 
-/// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",
-/// or "inputs/fsdp.yaml" for a key that has its default value.
+/// Returns the origin of `key` ("parallel.devices") for error messages: "inputs/fsdp.yaml:12", override
+/// "parallel.devices=2", or "inputs/fsdp.yaml" for a key that has its default value.
 inline std::string place_of(const KeyPlaces& keys, const std::string& key) {
   const auto found = keys.places.find(key);
   return found == keys.places.end() ? keys.file : found->second;

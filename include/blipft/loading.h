@@ -16,7 +16,7 @@
 
 namespace blipft {
 
-/// What the samples of a run are, and how steps are made of them. The keys of the run file say more of each.
+/// The settings that determine a run's samples and their division into steps. Each is documented at its run file key.
 struct LoadingSettings {
   KeyPlaces keys;
   std::string model_path, path, val_path;   ///< for messages

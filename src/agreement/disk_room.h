@@ -1,4 +1,4 @@
-// DiskRoom: whether the disks have room for what a run is going to write, before it begins.
+// DiskRoom: checks before a run begins that the disks have space for the files that it will write.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace blipft {
 
-/// Something that a run is going to write, or to remove.
+/// A file, or group of files, that a run will write or remove.
 struct FileToWrite {
   std::string what;                        ///< "model"
   int64_t bytes = 0;
-  std::string folder;                      ///< that it lies in; need not be there yet
-  bool needed = true;                      ///< false: the run goes on without it
+  std::string folder;                      ///< folder of the files; it may not exist yet
+  bool needed = true;                      ///< false: the run continues if it cannot be written
 };
 
-/// Throws UserError, with all that is to be written, where a file system has no room for what is needed. Returns a
-/// warning where it has none for the rest, "" where all fits. `reclaimed`: what goes before the space is needed.
+/// Throws UserError, which lists all files to write, if a file system has no space for the needed ones. Returns a
+/// warning if the others do not fit, "" if all fit. `reclaimed`: files that are removed before the space is needed.
 std::string check_room(const Config& config, const std::vector<FileToWrite>& files,
                        const std::vector<FileToWrite>& reclaimed = {});
 

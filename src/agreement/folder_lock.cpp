@@ -52,8 +52,8 @@ std::string now_text() {
   return text;
 }
 
-// What is in the lock's file; nothing where there is none. A fifo or a device that somebody has put there is not waited
-// for, a link is not followed.
+// Returns the text of the lock file, or nullopt if there is none. The call does not block on a fifo or a device, and it
+// does not follow a link.
 std::optional<std::string> read_lock(const std::string& path) {
   const io::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
   const int problem = errno;

@@ -1,13 +1,13 @@
-// FolderLock: one run at a time in an output folder, by a file in it that says whose it is.
+// FolderLock: allows one run at a time in an output folder, by means of a lock file that names its owner.
 //
 // Network file systems often have no working locks (flock, fcntl), and those of a machine that has gone may last; a
-// file that is created with O_EXCL works everywhere. What it cannot do is to go with its process, so it names it: host,
-// boot, PID namespace, pid and the process' start time tell a dead one from a living one and from another that
-// has got its number.
+// file that is created with O_EXCL works everywhere. Such a file outlives its process, so it records the owner: host,
+// boot, PID namespace, pid and start time show if that process still runs, has ended, or if another process now has
+// its pid.
 //
 // A run takes one in output.path and one in its folder of checkpoints: whatever path, link or mount leads there, it is
-// the same file. Who reads a whole checkpoint of another folder (checkpoint.resume=PATH, --export) takes none: such a
-// checkpoint is never changed, and one that goes meanwhile is an error by name.
+// the same file. Reading a whole checkpoint of another folder (checkpoint.resume=PATH, --export) needs no lock: such a
+// checkpoint never changes, and if it is removed during the read, an error names it.
 #pragma once
 
 #include <string>
@@ -56,15 +56,16 @@ class ScopedFolderLock {
   FolderLock lock_;
 };
 
-/// What a lock's file says, "key: value" in each line; texts as they stand there, empty: not said.
+/// The contents of a lock file, one "key: value" per line. Members are the texts of the values, "" for a missing key.
 struct LockOwner {
   std::string host, boot, pid_namespace, pid, process_start, launcher, launcher_start, job, job_restarts, started;
-  /// Of this process, now.
+  /// Returns the description of this process.
   static LockOwner self();
-  /// All empty where `text` is not a lock's.
+  /// Parses the text of a lock file. All members are empty if `text` is not one.
   static LockOwner parse(const std::string& text);
   std::string text() const;
-  /// Whether this process can tell what became of that one, and whether it lives; orphaned: its launcher does not.
+  /// State of the owner: it runs (lives), it runs but its launcher does not (orphaned), it has ended (dead), or this
+  /// process cannot find out (unknown).
   enum class State { lives, orphaned, dead, unknown };
   State state() const;
 };

@@ -67,7 +67,8 @@ std::vector<std::string> saved_names(const std::string& folder) {
   return names;
 }
 
-// What an overwriting run takes away before it begins: own models stay that its own is going to replace.
+// Returns the saved models that a run with output.overwrite removes before it begins. Models that this run will replace
+// when it saves are not among them.
 std::vector<std::string> removed_models(const Config& config) {
   std::vector<std::string> folders;
   if (!config.output.overwrite) return folders;
@@ -91,7 +92,7 @@ bool is_same(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, error) && !error;  // by device and inode
 }
 
-// Whether `path`, behind all links, is `folder` or lies in it.
+// Returns true if `path`, with all links resolved, is `folder` or lies in it.
 bool lies_in(const fs::path& path, const std::string& folder) {
   std::error_code error;
   fs::path at = fs::canonical(path, error);
@@ -101,7 +102,8 @@ bool lies_in(const fs::path& path, const std::string& folder) {
   return true;
 }
 
-// Whether that holds for it or for a file in it: a model's folder may be one of links.
+// Returns true if `path` lies in `folder`, or, with `look_inside`, if an entry of `path` does: the folder of a model
+// may consist of links.
 bool reads_from(const std::string& path, bool look_inside, const std::string& folder) {
   if (lies_in(path, folder)) return true;
   std::error_code error;
@@ -155,7 +157,7 @@ bool replaces_results(const Config& config, bool resumed) {
   return !has_whole_checkpoint(in(config.output.path, kCheckpoints)) && std::none_of(found.begin(), found.end(), saved);
 }
 
-// Where there is a checkpoint, that the same command may have left.
+// Returns advice to set checkpoint.resume=auto if the folder of checkpoints holds a whole one, else "".
 std::string how_to_go_on(const Config& config) {
   const std::vector<std::string> whole = checkpoints_in(checkpoints_folder(config));
   if (config.checkpoint.resume != ResumeMode::never || whole.empty()) return "";
@@ -378,7 +380,7 @@ void OutputFolder::check_room(const std::function<std::vector<FileToWrite>()>& f
   });
 }
 
-// What the run removes before it needs the room, and nothing else.
+// Returns the files that the run removes before it needs disk space for its own.
 std::vector<FileToWrite> OutputFolder::reclaimed() const {
   std::vector<FileToWrite> goes;
   const std::string folder = checkpoints_folder(config_);

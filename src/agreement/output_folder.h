@@ -12,26 +12,26 @@
 
 namespace blipft {
 
-/// What of a run of this program lies in `folder`, by name: traces, and what there is of model, adapter, checkpoints.
+/// Returns the names of the results of this program in `folder`: traces, model, adapter and checkpoints.
 std::vector<std::string> results_in(const std::string& folder);
 /// Names of the whole checkpoints of this program in `folder`.
 std::vector<std::string> checkpoints_in(const std::string& folder);
 /// Names of the folders that the run saves into, in this order.
 std::vector<std::string> saved_folder_names(const Config& config);
-/// Whether there is one, so that a run could go on from it; one that is damaged counts.
+/// Returns true if `folder` holds a whole checkpoint, from which a run could resume. A damaged one counts too.
 bool has_whole_checkpoint(const std::string& folder);
-/// checkpoint.path, where it is not the folder in output.path; else "".
+/// Returns the folder of checkpoints if it is not output.path/checkpoints, else "".
 std::string checkpoints_elsewhere(const Config& config);
-/// Whether the run removes what another left in output.path: as output.overwrite says, and with checkpoint.resume=auto
-/// what a run left that was ended before its first checkpoint: nothing but traces and checkpoints that are not whole.
+/// Returns true if the run removes the results of another run in output.path: with output.overwrite unless it resumes,
+/// and with checkpoint.resume=auto if that run ended before its first whole checkpoint and saved no model or adapter.
 bool replaces_results(const Config& config, bool resumed);
 /// Throws UserError, with what is there and what to do, where output.path holds another run's results, and the run is
 /// neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
 void check_results(const Config& config, bool resumed);
-/// The same of checkpoints in a checkpoint.path elsewhere, from which output.overwrite alone removes some. `resumed`: the
-/// checkpoint from which the run goes on, "": none; others beside it are its own.
+/// Checks the checkpoints in a checkpoint.path outside of output.path like check_results(); only output.overwrite
+/// removes some there. `resumed`: the checkpoint from which the run resumes, "": none; the others are its own too.
 void check_checkpoints(const Config& config, const std::string& resumed);
-/// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path,
+/// Throws UserError if saving or overwriting would replace inputs of the run: model.path, adapter.path,
 /// data.path, data.val_path, or a folder around one of them, under whatever name.
 void check_sources(const Config& config, bool resumed);
 /// Throws UserError where something has a name that the run needs, and is not this program's: a checkpoint of a step after

@@ -1,5 +1,5 @@
-// RankGuard: the protection that every action on ranks has, from the comparison of the ranks' configurations to the end
-// of all ranks after an error of one.
+// RankGuard: protects every action that runs on ranks. It compares the configurations of the ranks, and ends all
+// ranks after an error on one of them.
 #pragma once
 
 #include <exception>
@@ -12,7 +12,7 @@
 
 namespace blipft {
 
-/// An error that every rank meets by itself at the same step. Rank 0 prints it, which ends all.
+/// An error that occurs on every rank at the same step. Rank 0 prints it and ends all ranks.
 class SharedError : public UserError {
  public:
   explicit SharedError(const std::string& message, std::source_location place = std::source_location::current())

@@ -33,7 +33,7 @@ void check_own(const RecordFolder& record, const std::string& name) {
                     "; move it away, or choose another output.path");
 }
 
-// Whether a row is of a step, or of a validation after one; this program writes its keys in this order.
+// Returns the step of a row about a step or a validation, else nullopt. This program writes the keys in this order.
 std::optional<int64_t> step_of_row(std::string_view row) {
   for (const std::string_view front : {"{\"event\":\"step\",\"step\":", "{\"event\":\"validation\",\"step\":"}) {
     if (!row.starts_with(front)) continue;

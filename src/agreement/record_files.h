@@ -19,14 +19,14 @@
 
 namespace blipft {
 
-/// Of the three, those in `folder` that a run wrote.
+/// Returns the record files (config.yaml, log.txt, metrics.jsonl) in `folder` that a run of this program wrote.
 std::vector<std::string> record_files_in(const std::string& folder);
 /// Removes those of record_files_in(). Throws UserError.
 void remove_record_files(const std::string& folder);
 
 /// The last whole row of a run's metrics.jsonl; "" where it has none, or none of this program did write it.
 std::string last_metrics_row(const std::string& folder);
-/// What the row of a run's end gives as reason where nothing was left to do.
+/// The reason in the last row of a run that ended by itself: after its last step, or by early stopping.
 constexpr const char* kDone = "done";
 
 /// With what is relative to the working directory made absolute, as run_file_text() writes it.

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxHeading = 512;
 constexpr size_t kIdDigits = 32;
 
-// What stands before the run's id in a file's first line.
+// Returns the text before the run id in the first line of a record file.
 std::string before_id(const std::string& name) {
   if (name == kMetricsFile) return "{\"event\":\"run\",\"made_by\":\"blipft\",\"run_id\":\"";
   return concat("# blipft ", name, " of run ");

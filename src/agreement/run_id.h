@@ -22,9 +22,10 @@ std::string agree_on_run_id(const World& world, const std::string& earlier);
 
 /// The files by which a run folder explains itself.
 constexpr const char *kConfigFile = "config.yaml", *kLogFile = "log.txt", *kMetricsFile = "metrics.jsonl";
-/// Their first lines, which name the run. That of metrics.jsonl is a row itself.
+/// Returns the first line of such a file, which contains the run id. The first line of metrics.jsonl is a JSON row.
 std::string record_heading(const std::string& name, const std::string& run_id);
-/// The run that wrote this file; "" where none of this program did, or nothing is there. Follows no link, never blocks.
+/// Returns the id of the run that wrote this file, or "" if the file does not exist or this program did not write it.
+/// Does not follow links and never blocks.
 std::string run_of_record_file(const std::string& folder, const std::string& name);
 
 }  // namespace blipft

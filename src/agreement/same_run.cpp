@@ -122,7 +122,7 @@ Facts config_facts(const Config& config) {
   Facts facts = {{"the program's commit", version_commit()}, {"the program's build", version_build()}};
   for (const auto& [key, value] : config_values(config))
     if (!rules_of(key).of_each_rank) facts.push_back({key, value, place_of(config, key)});
-  // What is left out must all the same be there, or not be there, on every rank.
+  // The paths of keys left out above may differ between ranks, but each key must be given on all ranks or on none.
   facts.push_back({"adapter.path", config.adapter.path.empty() ? "not given" : "given",
                    place_of(config, "adapter.path")});
   facts.push_back({"data.val_path", config.data.val_path.empty() ? "not given" : "given",

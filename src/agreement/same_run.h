@@ -1,5 +1,5 @@
-// SameRun: whether all ranks were started with the same program, configuration, model and data. Ranks that were not
-// would train on silently, each its own way, or wait for each other for ever.
+// SameRun: checks that all ranks were started with the same program, configuration, model and data. Otherwise ranks
+// would silently train different models or wait for each other forever.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace blipft {
 
-/// Something that must be the same on every rank.
+/// A value that must be equal on all ranks.
 struct Fact {
   std::string name;                        ///< "train.lr", "model file config.json"; different from the others'
   std::string value;                       ///< or sizes and a digest
-  std::string place = {};                  ///< where this rank has it from; for messages, not compared
-  bool evaluates = false;                  ///< nothing is trained by it: it may be another when a run is resumed
+  std::string place = {};                  ///< origin of this rank's value; for messages, not compared
+  bool evaluates = false;                  ///< does not affect training: it may change when a run is resumed
 };
 using Facts = std::vector<Fact>;
 
@@ -25,26 +25,26 @@ using Facts = std::vector<Fact>;
 Facts config_facts(const Config& config);
 /// The files of `directory` that a run reads: names, sizes, digests of the headers of safetensors (with `weights`) and
 /// of all of config.json, tokenizer and processor files. `kind` begins their names: "model file". A folder that cannot
-/// be read has none: opening it says why.
+/// be read has no facts; opening it later reports the reason.
 Facts file_facts(const std::string& kind, const std::string& directory, bool weights);
 /// Size and digest of a whole file, or why it cannot be read.
 Fact whole_file_fact(const std::string& name, const std::string& path);
-/// The number of samples, and a digest of what Dataset::identify() tells; `key`: where they come from, "data.path".
+/// The number of samples, and a digest of Dataset::identify(); `key`: the key that names them, "data.path".
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
-/// What the run reads: files of the model, samples of the data.
+/// Returns facts about the inputs of the run: files of the model, samples of the data.
 Facts read_facts(const Config& config, const RunData& data);
 
-/// Throws AgreedError where a rank has other facts than rank 0: the lowest such rank names the first that differs, with
-/// both values, cut to a line, and all others by name. Called by all ranks, each of which has its facts at hand.
-/// Costs two collectives of 8 bytes; lists of facts travel only where they differ.
+/// Throws AgreedError if the facts of a rank differ from those of rank 0. The lowest such rank reports the first
+/// different fact with both values, cut to a line, and the names of the others. Called by all ranks.
+/// Costs two collectives of 8 bytes; lists of facts are sent only if they differ.
 void compare_facts(const World& world, const Facts& facts, const std::string& advice);
 
 /// Compares config_facts(). Called by all ranks before anything depends on the configuration.
 void check_same_config(const Config& config, const World& world);
 /// Compares file_facts() of the model and of adapter.path. Called by all ranks.
 void check_same_files(const Config& config, const World& world);
-/// To be called by all ranks when the data is open.
+/// All ranks must call it when the data is open.
 void check_same_data(const Config& config, const RunData& data, const World& world);
 
 }  // namespace blipft

@@ -1,4 +1,4 @@
-// How the table of keys is written: a key of a section, and what its values may be.
+// Helpers that write the table of keys: a key of a section and its allowed values.
 #pragma once
 
 #include <optional>
@@ -60,8 +60,8 @@ Key key(Section Config::*section, T Section::*member, const char* section_name, 
           .aliases = std::move(aliases)};
 }
 
-// Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken
-// for them (an order of so many samples) fits into a machine.
+// Upper limits of numbers. They are far above useful values, but small enough that no product of them overflows and
+// that memory allocated for them (an order of `max_samples` samples) fits into a machine.
 constexpr double max_samples = 1e9;        // of an epoch
 constexpr double max_batch = 1 << 20;      // micro-batches of a step
 constexpr double max_steps = 1e12;

@@ -13,8 +13,8 @@ namespace blipft {
 
 namespace {
 
-// What somebody means who writes a key as other programs' options are: --train.lr 1e-4, --learning-rate=1e-4, or
-// train.lr 1e-4. "" where it is no key.
+// Returns the end of an error message that shows the correct form of a key which the user wrote like an option of
+// another program: --train.lr 1e-4, --learning-rate=1e-4, or train.lr 1e-4. Returns "" if the argument names no key.
 std::string advice_for_key(const std::string& argument) {
   const size_t begin = std::min(argument.find_first_not_of('-'), argument.size());
   const size_t end = std::min(argument.find('=', begin), argument.size()), dot = argument.find('.', begin);
@@ -60,7 +60,7 @@ int64_t parse_count(const std::string& option, const std::string& text, int64_t 
   return count;
 }
 
-/// GiB of a unit of memory, 0 where it is none: nvidia-smi counts in MiB, a GPU's name in G or GB.
+/// Returns the GiB of one memory unit, or 0 if `unit` is unknown. nvidia-smi uses MiB, names of GPUs use G or GB.
 double gib_of_unit(const std::string& unit) {
   if (unit.empty() || unit == "GiB" || unit == "G") return 1;
   if (unit == "GB") return 1e9 / static_cast<double>(int64_t{1} << 30);
@@ -103,7 +103,7 @@ void set_action(CommandLine& line, CommandLine::Action action) {
   line.action = action;
 }
 
-// An empty text, of an unset variable of a shell perhaps, does not mean that the option is absent.
+// Throws UserError if the value is empty, for example because of an unset shell variable.
 const std::string& not_empty(const Option& option, const std::string& value) {
   BLIPFT_USER_CHECK(!value.empty(), option.name, ": found an empty value, expected ", option.value,
                     ". Give one, or leave the option out.");
@@ -147,18 +147,18 @@ void take_argument(CommandLine& line, const std::string& argument) {
   line.config_file = argument;
 }
 
-/// Whether `text` may be what stands behind an option that needs none: a number of steps, a section.
+/// Returns true if `text` can be the value of an option whose value is optional: a number of steps or a section.
 bool is_optional_value(const Option& option, const std::string& text) {
   const std::string name = option.name;
   if (name == "--smoke") return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  // A word that is no section either is answered with their names; run files and overrides have other marks.
+  // Other plain words are accepted too: --help then lists the sections. Run files and overrides contain . / = or -.
   const std::string section = text.substr(0, text.find('.'));
   const std::vector<std::string>& sections = config_sections();
   return name == "--help" && (std::find(sections.begin(), sections.end(), section) != sections.end() ||
                               (!text.empty() && text.find_first_of("./=-") == std::string::npos));
 }
 
-/// What is given to an option, behind its = or as the next argument; `i` goes on to that.
+/// Returns the value of an option, from behind its = or from the next argument; then `i` moves to that argument.
 std::string value_of(const Option& option, int argc, const char* const* argv, int& i) {
   const std::string argument = argv[i];
   const size_t equals = argument.find('=');
@@ -189,7 +189,8 @@ void check_line(const CommandLine& line) {
   else BLIPFT_USER_CHECK(!line.config_file.empty(), "no run file given; ", usage_line(), "; see --help");
 }
 
-// The folder of a run stands for its config.yaml with the folder as output.path, where weights of a run are used.
+// Actions that use the weights of a run accept the run folder instead of a run file: its config.yaml is read, and
+// output.path is set to the folder.
 void take_run_folder(CommandLine& line) {
   using Action = CommandLine::Action;
   const bool generates = line.action == Action::generate || line.action == Action::evaluate || line.plan_generation;
@@ -220,7 +221,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   const bool answered = line.action == CommandLine::Action::help || line.action == CommandLine::Action::version;
   if (!answered) check_line(line);
   take_run_folder(line);
-  if (line.smoke_steps > 0) {              // these win over the file
+  if (line.smoke_steps > 0) {              // these replace the values of the run file
     line.overrides.push_back(concat(smoke_override, "train.max_steps=", line.smoke_steps));
     line.overrides.push_back(concat(smoke_override, "train.max_epochs=-1"));
   }

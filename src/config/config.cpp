@@ -1,5 +1,5 @@
 // Config: reads a run file with yaml-cpp, applies the overrides of the command line, and writes a Config as YAML.
-// Which keys there are and what they may be is in config_schema.cpp; what conflicts in config_rules.cpp.
+// config_schema.cpp defines the keys and their allowed values, config_rules.cpp the conflicts between keys.
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
@@ -35,7 +35,7 @@ struct Target {
 
 std::string shown(const std::string& text) { return "\"" + brief(text) + "\""; }
 
-/// What a node is, in words.
+/// Describes a YAML node in words, for error messages.
 std::string found_text(const YAML::Node& node) {
   if (node.IsNull()) return "nothing";
   if (node.IsMap()) return "a section";
@@ -336,7 +336,7 @@ const Key& key_of_override(const std::string& place, const std::string& name) {
   throw UserError(concat(place, ": unknown key ", brief(name), suggest_key(near_section, leaf)));
 }
 
-/// Whether quotes begin and end a text, with none between them that ends it before.
+/// Returns true if a text begins and ends with quotes and no quote between them ends the text earlier.
 bool is_quoted(const std::string& text) {
   const bool doubles = text.starts_with('"');
   if (!doubles && !text.starts_with('\'')) return false;

@@ -1,4 +1,4 @@
-// Config check: what a configuration cannot be for any run, and for the ranks and the model at hand.
+// Config check: refuses configurations that are invalid for every run, or for the given ranks and model.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -96,7 +96,8 @@ Config resolve_for_ranks(const Config& config, int64_t ranks) {
             total, " each of ", counted(ranks, "rank"), " has ", counted(share, "sample"), "; lower it to ", share,
             ", or give auto");
   const int64_t accumulate = (share + train.batch_size - 1) / train.batch_size;
-  // As many more as still leave no other size are fine: 13 samples are 6 x 3, with places that stay empty.
+  // More micro-batches than needed are allowed if train.batch_size is still their size: 13 samples can be 6 x 3, with
+  // empty slots.
   const bool fine = asked == accumulate || (asked > 0 && (share + asked - 1) / asked == train.batch_size);
   refuse_if(config, asked != 0 && !fine, "train.accumulate_grad_batches", "is ", asked,
             ", but train.total_batch_size ", total, " on ", unit, " takes ", accumulate, "; remove one of them");
@@ -125,8 +126,8 @@ int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks
                          "do: ", nearest, " (all: ", ranks, ")"));
 }
 
-// As Slurm writes times: minutes, MM:SS, H:MM:SS, D-HH:MM, D-HH:MM:SS. Fields behind another one end at 59, hours
-// behind days at 23.
+// Parses a time in Slurm's notation: minutes, MM:SS, H:MM:SS, D-HH:MM, D-HH:MM:SS. A field after another one is at most
+// 59, hours after days at most 23.
 double time_limit_seconds(const Config& config) {
   const std::string& text = config.checkpoint.time_limit.text;
   if (text == "none") return 0;

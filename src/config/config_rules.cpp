@@ -1,4 +1,4 @@
-// The table of conflicting keys, and what follows from it; see config_rules.h.
+// The table of conflicting keys and the resolution of conflicts; see config_rules.h.
 #include "config/config_rules.h"
 
 #include <algorithm>
@@ -234,7 +234,7 @@ class ConflictSettler {
     return false;
   }
 
-  /// The configuration with the default of a key, or without the element of a list that conflicts.
+  /// Returns the configuration with the default of a key, or without the conflicting element of a list.
   Config without(const Condition& loser, const char* winner) const {
     Config config = config_;
     const Key& key = key_of(loser.key);

@@ -92,7 +92,7 @@ std::string value_text(const Key& key, const Config& config);
 /// "; did you mean train.batch_size?", "; devices belongs to parallel: parallel.devices", or the section's keys.
 std::string suggest_key(const std::string& section, const std::string& name);
 
-/// What an unquoted YAML scalar is.
+/// The type of an unquoted YAML scalar.
 enum class ScalarKind { null, boolean, number, text };
 ScalarKind scalar_kind(const std::string& text);
 /// `text` as a YAML scalar: plain where that is safe, else quoted.

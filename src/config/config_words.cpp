@@ -1,5 +1,5 @@
-// Config words: how values and texts are written in a run file, what a key's value must be, and what a name or a scalar was
-// meant to be.
+// Config words: writes values and texts as in a run file, describes the allowed values of a key, and suggests
+// corrections of misspelt names and scalars.
 #include <algorithm>
 #include <charconv>
 #include <cmath>

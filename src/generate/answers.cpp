@@ -160,7 +160,7 @@ class AnswerRun {
     finish(seconds);
   }
 
-  // What this rank has generated is not lost when an error ends all.
+  // Waits until the texts of this rank are written, so that they are kept if an error ends the run.
   void end_early() {
     if (answers_) files_->settle();
   }

@@ -34,7 +34,7 @@ class Generation {
   /// by all ranks for the same number of groups where weights are cut over them; a group may be empty.
   std::vector<TextLikelihood> score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels);
   bool fits(int64_t texts, int64_t ids) const { return engine_->decoder->fits(texts, ids); }
-  /// Whether this holds on any of the ranks that must do the same.
+  /// Returns true if `mine` is true on any rank that runs the same collectives: any rank under fsdp, else this one.
   bool any(bool mine) const { return plan_.strategy == StrategyKind::fsdp ? world_.any(mine ? 1 : 0) != 0 : mine; }
   const CommGroups* groups() const { return groups_.get(); }  ///< null unless the weights are sharded over the ranks
   int64_t tokens() const { return tokens_; }  ///< new ones of this rank so far

@@ -31,8 +31,8 @@ int64_t Generator::busy() const {
   return std::count_if(texts_.begin(), texts_.end(), [](const Growing& text) { return text.busy; });
 }
 
-// Asks for requests until so many wait, or there are no more. What next() throws waits like a request: texts that came
-// before it are generated first.
+// Calls next() until `count` requests wait or no more come. An exception of next() waits like a request: the texts
+// requested before it are generated first.
 void Generator::fetch(const GeneratorCalls& calls, size_t count) {
   while (waiting_.size() < count && !ended_) {
     try {
@@ -95,7 +95,7 @@ TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
   return result;
 }
 
-// Whether the text has ended; its result is then among those to be told.
+// Returns true if the text has ended; its result is then added to results_.
 bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text) {
   Growing& growing = texts_[text];
   const auto slot = text * static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.max_ids);

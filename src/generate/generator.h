@@ -42,19 +42,19 @@ struct TextResult {
   double seconds = 0;                      ///< since its prompt was read
 };
 
-/// What the generator asks, and tells.
+/// Callbacks of the generator.
 struct GeneratorCalls {
   /// The next text; none: there are no more, and it is not called again. Unless generation is synchronous, it is called
   /// ahead of need. At most as many requests wait as there are texts at once, with their pictures in host memory (64 of
-  /// 224 x 224: 9.6 MB). What it throws, run() throws when its text is due.
+  /// 224 x 224: 9.6 MB). An exception from next() is rethrown by run() when the text would begin.
   std::function<std::optional<TextRequest>()> next;
-  /// A text has ended. Told in the order in which texts end, when the device has its next work.
+  /// Called when a text has ended, in the order in which texts end, after the device has received its next work.
   std::function<void(TextResult)> done;
-  /// A text has grown to these new ids; optional. Where it is given, it is called for each token.
+  /// Called after each token with all new ids of the text so far; optional.
   std::function<void(int64_t number, std::span<const int32_t> ids)> grown;
-  /// Whether new ids end a text because of what they say, and how many of them stay; optional.
+  /// Returns how many new ids to keep if their text ends the answer, else nullopt; optional.
   std::function<std::optional<size_t>(std::span<const int32_t> ids)> stops;
-  /// Whether this holds on any rank, for strategies in whose passes all ranks take part; optional.
+  /// Returns true if `mine` is true on any rank, for strategies whose passes need all ranks; optional.
   std::function<bool(bool mine)> any;
   /// Called before each round of tokens; optional.
   std::function<void()> round;

@@ -112,7 +112,7 @@ class PlannedGeneration {
             [this](const MemoryPlan& plan) { return plan.arena->total_bytes() + outside(plan) <= gpu_.bytes; }};
   }
 
-  // Whether so many texts of so many tokens fit.
+  // Returns true if `texts` texts with `tokens` tokens each fit in memory.
   bool fits(int64_t texts, int64_t tokens) const {
     Config config = model_.config();
     config.generate.batch_size = texts;
@@ -123,7 +123,7 @@ class PlannedGeneration {
     return found;
   }
 
-  // The largest number for which `good` holds, to a 64th; 0: it does not hold for 1.
+  // Returns the largest number for which `good` is true, to a precision of 1/64; 0 if good(1) is false.
   template <class Good>
   static int64_t search(int64_t most, const Good& good) {
     if (!good(1)) return 0;
@@ -139,7 +139,7 @@ class PlannedGeneration {
   int64_t largest(int64_t tokens) const {
     return search(kMaxTextsAtOnce, [&](int64_t texts) { return fits(texts, tokens); });
   }
-  // Of one text, below `tokens`.
+  // Returns the largest length up to `tokens` with which one text fits in memory.
   int64_t longest(int64_t tokens) const {
     return search(tokens, [&](int64_t shorter) { return fits(1, shorter); });
   }

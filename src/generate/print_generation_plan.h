@@ -11,7 +11,8 @@ struct GenerationPlanRequest {
   bool fit = false;                        ///< the largest numbers of texts for several lengths alone
   bool scored = false;                     ///< of --evaluate
 };
-/// Prints the memory plan of a generation, and how many texts of which length fit. Needs no GPU and no weights. Whether it fits.
+/// Prints the memory plan of a generation and how many texts of which length fit. Returns true if the generation fits.
+/// Needs no GPU and no weights.
 bool print_generation_plan(const Config& config, const GenerationPlanRequest& request);
 
 }  // namespace blipft

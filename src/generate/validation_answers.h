@@ -15,7 +15,7 @@
 
 namespace blipft {
 
-/// Of one validation.
+/// The generated texts of one validation and their scores.
 struct ValidationScores {
   std::vector<Score> scores;               ///< the same on every rank; by_sample is rank 0's alone
   std::vector<ScoredText> texts;           ///< on rank 0, in the order of samples; those without references too

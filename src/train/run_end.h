@@ -26,7 +26,7 @@ struct RunEnd {
   std::string reason() const { return stopped_by ? *stopped_by : lost_checkpoint.value_or(kDone); }
 };
 
-/// What hears of a run's events. The record is null on all ranks but rank 0.
+/// The observers of a run's events. The record is null on all ranks but rank 0.
 struct RunObservers {
   Progress& progress;
   RunTrace& trace;
@@ -34,7 +34,7 @@ struct RunObservers {
   TrainingObserver& all;
 };
 
-/// What the end of a run needs of its steps.
+/// The results of the steps that the end of a run needs.
 struct RunResults {
   const RunEnd& end;
   const BestValidation& best;

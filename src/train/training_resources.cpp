@@ -1,4 +1,4 @@
-// What a training run owns; see training_resources.h.
+// The resources of a training run; see training_resources.h.
 #include "train/training_resources.h"
 
 #include "blipft/version.h"

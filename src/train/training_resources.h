@@ -31,7 +31,7 @@ struct RunIdentity {
   Facts inputs;                            ///< what the run reads; on rank 0
 };
 
-/// What a rank computes with.
+/// The device of a rank, its monitor and the operations on it.
 struct Backend {
   std::unique_ptr<DeviceMonitor> monitor;
   std::unique_ptr<Device> device;
@@ -47,7 +47,7 @@ struct Backend {
   bool on_gpu() const { return device->kind() == DeviceKind::cuda; }
 };
 
-/// Where weights come from, and the comparison of what all ranks have read.
+/// The sources of the weights, and the comparison of the data that all ranks have read.
 struct WeightSources {
   std::shared_ptr<const SafetensorsReader> adapters;    ///< that the run began with, if with any
   std::shared_ptr<const SafetensorsReader> checkpoint;  ///< kept while the run is to save what it does not train
@@ -82,7 +82,7 @@ struct TrainingResources {
   bool records_spans() const { return config().trace.enabled && config().trace.spans != SpanTracing::none; }
   int64_t total_steps() const { return loaders.training->total_steps(); }
   WeightContext weight_context() const;
-  /// What a checkpoint records of the run's circumstances, to be compared at a resume.
+  /// Returns the circumstances of the run that a checkpoint stores, for the comparison at a resume.
   std::map<std::string, std::string> facts() const;
 };
 

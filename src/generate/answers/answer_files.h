@@ -24,13 +24,13 @@ class AnswerFiles {
   void open_partial();
   /// Appends a line to the partial file.
   void add(const std::string& line) { lines_->add(line); }
-  /// Waits, some seconds at most, until the lines so far are written.
+  /// Waits for at most 2 seconds until all lines added so far are written.
   void settle() const { (void)lines_->settle(std::chrono::seconds(2)); }
   /// Throws UserError if lines of the partial file were lost.
   void check_partial() const;
   /// Writes a new file whole, and returns its path. Throws UserError if something has that name.
   std::string write(const std::string& name, const std::string& text) const;
-  /// Removes the partial file. What has taken its name stays.
+  /// Removes the partial file. A different file that now has its name is kept.
   void remove_partial() const { partial_.remove(); }
 
  private:

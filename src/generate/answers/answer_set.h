@@ -30,11 +30,11 @@ class AnswerSet {
 
   PromptSet& prompt_set() { return prompts_; }
   const PromptSet& prompt_set() const { return prompts_; }
-  /// What a rank of so many has to do at most.
+  /// Returns an upper bound of the work of each of `ranks` ranks.
   TextsToGenerate work(int64_t ranks) const;
-  /// Throws UserError where a scored set has no text that would be right.
+  /// Throws UserError if no sample has a reference text and no text has a training target: nothing could be scored.
   void check_references(const Config& config) const;
-  /// Whole texts, by sample of the data set, what is learnt of each marked.
+  /// Returns the whole texts, indexed by sample of the data set, with their training targets marked.
   const std::vector<TokenizedText>& texts() const { return texts_; }
 
  private:

@@ -21,7 +21,7 @@ class AnswerText {
   /// Returns `text` without an empty think block at its start (Qwen 3's chat template puts one before each answer), up
   /// to the first stop text behind that, and without white space at both ends. References are cleaned the same way.
   std::string clean(std::string text) const;
-  /// Whether new ids hold a stop text: then all of them stay.
+  /// Returns the number of new ids to keep, which is all of them, if their text contains a stop text; else nullopt.
   std::optional<size_t> stops(std::span<const int32_t> ids) const;
 
  private:

@@ -52,7 +52,8 @@ Question question_of(const json& record, const std::string& place) {
   return question;
 }
 
-// Of a JSON list, or of a record a line; the first `most`, 0: all. Records that are no questions have an error.
+// Reads the first `most` questions (0: all) from a JSON list, or from a file with one record per line. A record that is
+// no question gets an error text.
 std::vector<Question> read_questions(const std::string& file, int64_t most) {
   const std::string text = io::read_whole_file(file, kMaxBytes);
   std::vector<Question> questions;
@@ -95,7 +96,7 @@ Split training_split(const Config& config, const std::vector<Question>& all, con
   return split_samples(loading_settings(config), groups);
 }
 
-// Those alone that a training on `all` held out, of these the first config.generate.samples.
+// Returns the first config.generate.samples questions of those that a training on `all` holds out for validation.
 std::vector<Question> held_out(const Config& config, std::vector<Question> all, const Tokenizer& tokenizer) {
   std::vector<Question> questions;
   for (const int64_t i : training_split(config, all, tokenizer).validation)

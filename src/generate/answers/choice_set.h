@@ -9,7 +9,7 @@
 
 namespace blipft {
 
-/// Whether evaluate.metrics are about choices. Throws UserError naming the key where only some of them are.
+/// Returns true if evaluate.metrics use choices. Throws UserError naming the key if only some of them do.
 bool asks_for_choices(const Config& config);
 
 struct Question {
@@ -26,9 +26,9 @@ class ChoiceSet {
   ChoiceSet(const Config& config, const GenerationModel& model);
 
   const std::vector<Question>& questions() const { return questions_; }
-  /// Whole texts of the questions of a rank, which takes every `ranks`-th: one a choice.
+  /// Returns the whole texts of a rank's questions, one per choice. A rank has every `ranks`-th question.
   std::vector<TokenizedText> texts_of_rank(int64_t rank, int64_t ranks) const;
-  /// What a rank of so many has to do at most.
+  /// Returns an upper bound of the work of each of `ranks` ranks.
   TextsToGenerate work(int64_t ranks) const;
   /// Why records were left out, one text each.
   const std::vector<std::string>& left_out() const { return left_out_; }

@@ -15,9 +15,9 @@ namespace blipft {
 
 class Thumbnails {
  public:
-  /// Of the pictures of `prompts`, which outlives it, as far as one of `ranks` ranks reads them.
+  /// Prepares the thumbnails of the pictures that one of `ranks` ranks reads. `prompts` must outlive this object.
   Thumbnails(const std::vector<PromptedSample>& prompts, int64_t ranks);
-  /// That of a prompt's picture, where there is none yet and there is room for it. Thread-safe.
+  /// Adds the thumbnail of a prompt's picture unless it exists or exceeds this rank's size limit. Thread-safe.
   void add(int64_t prompt, const Image& image);
   /// Each as "NUMBER BASE64", a line each, for the rank that writes the page.
   const std::string& lines() const { return lines_; }

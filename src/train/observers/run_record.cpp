@@ -20,7 +20,7 @@ double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// What is not finite is null: JSON has no other word for it.
+// Non-finite numbers become null because JSON cannot represent them.
 std::string row_text(const ordered_json& row) { return row.dump(); }
 
 std::string lost_rows(int64_t lost) {

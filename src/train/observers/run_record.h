@@ -18,8 +18,8 @@ class RunRecord final : public TrainingObserver {
     bool resumed = false;
     std::string strategy;
   };
-  /// Begins the three files, or goes on with them. What cannot be kept is told as a warning, or, where trace.on_error is
-  /// stop, as a UserError, here and by step(). Called on rank 0, when nothing else can refuse the run.
+  /// Creates the three files, or continues them. If a file cannot be written, the constructor and step() print a
+  /// warning, or throw UserError if trace.on_error is stop. Called on rank 0, after all other checks of the run.
   RunRecord(const Config& config, const Part& part);
   ~RunRecord() override;
 

@@ -21,21 +21,21 @@ class RunTrace final : public TrainingObserver {
   RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t part);
   static std::string path(const Config& config, int64_t part, int64_t rank);
   /// The part that a resumed run is: one more than the highest of any rank in the output folder, as rank
-  /// 0 sees it. The same on every rank; called by all. Throws AgreedError when the folder cannot be read.
+  /// 0 sees it. All ranks must call it and get the same result. Throws AgreedError when the folder cannot be read.
   static int64_t next_part(const Config& config, const World& world);
-  /// This rank's file.
+  /// Returns the path of this rank's file.
   std::string path() const { return path(r_.config(), part_, r_.world.rank()); }
   void step(const StepEvent& event) override;
   /// Notes what the owners hold at the named moments of a pass, and at the one at which they hold most together, with the
   /// gaps between their tensors; and the driver's figures.
   void memory(const MemoryEvent& event) override;
-  /// What they held at a moment outside of any pass, at which the run worked in `bytes` of scratch memory: after `step`
-  /// (-1: the set-up).
+  /// Records the memory that the owners hold at a moment outside of any pass, after `step` (-1: the set-up), at which
+  /// the run used `bytes` bytes of scratch memory.
   void scratch_memory(int64_t step, const std::string& moment, int64_t bytes);
-  /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
+  /// Records the memory of this process that the driver reports after `step` (-1: the set-up), if it reports any.
   void driver_memory(int64_t step);
   void validation(const ValidationEvent& event) override;
-  /// Notes the scores, and on rank 0 the texts.
+  /// Records the scores, and on rank 0 the generated texts too.
   void evaluation(const EvaluationEvent& event) override;
   /// Kernels of a step, with times of the system clock.
   void kernels(int64_t step, std::vector<KernelRecord> records);
@@ -44,10 +44,10 @@ class RunTrace final : public TrainingObserver {
   int64_t planned_bytes() const;
   /// Bytes of the files of all ranks of a run of `steps` steps, about; without samples of the device, 64 bytes each.
   static int64_t bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch);
-  /// Ends the sampling and closes the file. Never throws for a trace that cannot be written: failure() tells.
+  /// Ends the sampling and closes the file. Does not throw if the trace cannot be written; see failure().
   void close();
-  /// Why the file is not whole; empty: it is, as far as is known. That is said when it is first seen: as a warning, or,
-  /// where trace.on_error is stop, as a UserError of the constructor or of step().
+  /// Returns why the file is incomplete; "" if no failure is known. The first failure is printed as a warning, or, if
+  /// trace.on_error is stop, thrown as a UserError by the constructor or by step().
   const std::string& failure() const { return failure_; }
 
  private:

@@ -26,7 +26,7 @@ struct EndedRun {
   int64_t steps = 0, total_steps = 0;      // total: that it would have taken, had it not ended early
 };
 
-// The run whose last word in the folder is that it is done.
+// Returns the run whose last row of metrics.jsonl in `folder` has the reason kDone, or nullopt if there is none.
 std::optional<EndedRun> ended_run(const std::string& folder) {
   const std::string run_id = run_of_record_file(folder, kMetricsFile);
   if (run_id.empty() || run_id != run_of_record_file(folder, kConfigFile)) return std::nullopt;
@@ -35,13 +35,13 @@ std::optional<EndedRun> ended_run(const std::string& folder) {
     if (row.value("event", "") != "end" || row.value("reason", "") != kDone) return std::nullopt;
     const int64_t steps = row.value("step", int64_t{-1}) + 1;
     return EndedRun{run_id, steps, row.value("total_steps", steps)};
-  } catch (const std::exception&) {        // half a row
+  } catch (const std::exception&) {        // the row is incomplete
     return std::nullopt;
   }
 }
 
-// Keys with which a run that has ended is not the one that is asked for, though a run may go on with another value: what it
-// reads, when it ends, and what it leaves.
+// Returns true if another value of `key` makes the requested run different from one that has ended. These are more keys
+// than a resume refuses: also those that decide what the run reads, when it ends and which files it leaves.
 bool makes_another_end(const std::string& key, OnResume rule) {
   static const std::set<std::string> keys{"model.path", "adapter.path", "data.path", "data.val_path", "data.pictures",
                                           "train.early_stopping_patience"};
@@ -69,7 +69,8 @@ bool is_saved(const Config& config, const std::string& run_id) {
   });
 }
 
-// What leads on from there, which is more than a larger number where a checkpoint and the learning rates allow it.
+// Returns advice on how to continue after an ended run. A larger limit is advised only if there is a checkpoint and the
+// learning rates allow it.
 std::string advice(const Config& config, const EndedRun& ended, const std::string& newest) {
   const char* key = ended.steps < ended.total_steps              ? "train.early_stopping_patience"
                     : config.train.max_steps == ended.steps ? "train.max_steps" : "train.max_epochs";

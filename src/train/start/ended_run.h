@@ -1,4 +1,4 @@
-// Whether the run that is asked for has ended before.
+// Check for a run that is started again although it has ended.
 #pragma once
 
 #include <optional>

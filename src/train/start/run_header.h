@@ -1,4 +1,4 @@
-// What a run prints before its first step.
+// The output of a run before its first step.
 #pragma once
 
 #include "train/observers/progress.h"
@@ -6,7 +6,7 @@
 
 namespace blipft {
 
-/// What Progress needs to know of the run.
+/// Returns the facts about the run that Progress needs.
 Progress::Run progress_facts(const TrainingResources& resources);
 
 /// Prints model, data, memory and how the run resumes, and warns of settings that are rarely meant. Called on rank 0, once

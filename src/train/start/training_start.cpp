@@ -351,8 +351,8 @@ void TrainingStart::Parts::check_output() {
   r_.run.folder->check_room([this] { return files_to_write(); });
 }
 
-// Returns the shapes to capture: of all steps if all texts were surveyed, else the most frequent of all ranks' first steps. The
-// same on every rank.
+// Returns the shapes to capture: of all steps if all texts were surveyed, else the most frequent of the first steps.
+// All ranks get the same result.
 std::vector<TextShape> TrainingStart::Parts::shapes_to_prepare() const {
   if (r_.data.surveyed()) return r_.plan.memory.text_shapes;
   if (!looks_ahead()) return {};
@@ -383,7 +383,7 @@ void TrainingStart::Parts::init_values(bool random) {
   init_weights(*context_, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
 }
 
-// What was trained before: from a checkpoint of this run, or adapters of another.
+// Restores what was trained before, from a checkpoint of this run or from the adapters of another run.
 void TrainingStart::Parts::restore() {
   const ResumePoint* resume = r_.run.resume.get();
   if (resume) restore_state(*context_, resume->index, resume->folder, 4);
