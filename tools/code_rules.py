@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The rules of the code: who may include whom (layering.py), one definition of each type (one_definition.py), and lengths of files
-and functions (lengths.py). Prints each breach, and of each set of rules "ok NAME" or "FAILED NAME"; exits 1 on any breach.
+"""The rules of the code: who may include whom (layering.py), one definition of each type (one_definition.py), lengths of files
+and functions (lengths.py), and words that are not used any more (retired_words.py). Prints each breach, and of each set of rules "ok NAME" or "FAILED NAME"; exits 1 on any breach.
 
     tools/code_rules.py [ROOT]     ROOT has include/ and src/ (default: this repository)
 """
@@ -10,8 +10,10 @@ import sys
 import layering
 import lengths
 import one_definition
+import retired_words
 
-RULES = {"layering": layering.breaches, "one_definition": one_definition.breaches, "lengths": lengths.breaches}
+RULES = {"layering": layering.breaches, "one_definition": one_definition.breaches, "lengths": lengths.breaches,
+         "retired_words": retired_words.breaches}
 
 
 def main():

@@ -106,8 +106,8 @@ def files():
     for top in ("include", "src"):
         for folder, _, names in sorted(os.walk(top)):
             yield from (f"{folder}/{name}" for name in sorted(names) if name.endswith((".h", ".cpp", ".cu", ".cuh")))
-    yield from (page for page in ["README.md", *sorted(f"docs/{name}" for name in os.listdir("docs"))] if page.endswith(".md")) \
-        if os.path.isdir("docs") else ()
+    pages = ["README.md"] + ([f"docs/{name}" for name in sorted(os.listdir("docs"))] if os.path.isdir("docs") else [])
+    yield from (page for page in pages if page.endswith(".md") and os.path.exists(page))
 
 
 def breaches():

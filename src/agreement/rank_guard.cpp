@@ -48,7 +48,7 @@ void RankGuard::compare_actions(const std::string& action, const World& world) {
 
 RankGuard::RankGuard(const Config& config, const World& world)
     : world_(started_together(config, world)), watchdog_(world, config.parallel.timeout_seconds) {
-  LaunchWatch::run_agreeing_on_errors();
+  LaunchWatch::together();
   check_same_config(config, world);
 }
 

@@ -96,7 +96,7 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   BLIPFT_USER_CHECK(std::any_of(overrides.begin(), overrides.end(),
                                 [](const std::string& text) { return text.rfind("output.path=", 0) == 0; }),
                     "--export ", asked, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
-  LaunchWatch::run_agreeing_on_errors();
+  LaunchWatch::together();
   const std::string folder = checkpoint_in(asked);
   const io::StateIndex index = io::read_index(folder);
   if (folder != asked) std::printf("checkpoint %s, after %lld steps\n", folder.c_str(), static_cast<long long>(index.step));

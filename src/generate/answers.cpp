@@ -309,7 +309,7 @@ void answer_prompts(const Config& asked, const AnswerRequest& request, const Wor
   });
   if (world.rank() == 0) print_notes(source.config);
   if (!choices && request.one()) {
-    LaunchWatch::run_agreeing_on_errors();
+    LaunchWatch::together();
     return answer_one(source, request, world);
   }
   RankGuard guard(source.config, world);

@@ -141,7 +141,7 @@ void LaunchWatch::mpi_started() {
   Stage mpi = Stage::mpi;
   shared().stage.compare_exchange_strong(mpi, Stage::agreements);
 }
-void LaunchWatch::run_agreeing_on_errors() { shared().stage = Stage::done; }
+void LaunchWatch::together() { shared().stage = Stage::done; }
 void LaunchWatch::set_end(std::function<void()> end) {
   const std::lock_guard lock(shared().end_mutex);
   shared().end = std::move(end);

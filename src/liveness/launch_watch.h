@@ -26,7 +26,7 @@ class LaunchWatch {
   /// Call this when MPI has started: from now on the watch waits for the first agreement of the ranks.
   static void mpi_started();
   /// Call this when all ranks have started and watch each other.
-  static void run_agreeing_on_errors();
+  static void together();
   /// Sets a function that is called just before this watch ends the process. The process ends as soon as the function
   /// returns, and after 1 s at the latest. An empty function is not called.
   static void set_end(std::function<void()> end);

@@ -72,7 +72,7 @@ TEST_SUITE("modern config") {
   TEST_CASE("olmo2: norms after the branches, of all queries and all keys, rounded once") {
     const DecoderConfig olmo = read("olmo2");
     CHECK((olmo.norms.before_attention.empty() && olmo.norms.before_mlp.empty()));
-    CHECK(olmo.head_norms == DecoderConfig::HeadNorms::run_agreeing_on_errors);
+    CHECK(olmo.head_norms == DecoderConfig::HeadNorms::together);
     CHECK((olmo.norm_form.rounds_once && olmo.norm_form.offset == 0));
     CHECK(olmo.kv_heads == 32);
     CHECK(olmo.norm_eps == 1e-5f);

@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT / "test/support"), str(ROOT / "tools")]
 import layering  # noqa: E402
 import lengths  # noqa: E402
 import one_definition  # noqa: E402
+import retired_words  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 TOOL = ROOT / "tools/code_rules.py"
@@ -226,7 +227,7 @@ DEFINITIONS = [
 
 @test
 def a_tree_that_keeps_the_rules_passes_and_a_breach_fails(space):
-    for added, status, said in (({}, 0, "ok layering\nok one_definition\nok lengths\n"),
+    for added, status, said in (({}, 0, "ok layering\nok one_definition\nok lengths\nok retired_words\n"),
                                 ({"src/main.cpp": "#include <hdf5.h>\n"}, 1, "FAILED layering (breaches: 1)")):
         with tree(added) as root:
             done = subprocess.run([sys.executable, TOOL, root], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -265,6 +266,31 @@ def lengths_of_files_and_functions(space):
         with tree({}):
             pathlib.Path(path).write_text(text)
             found = lengths.breaches()
+        check(found[0].startswith(line) if line else not found, name, found)
+
+
+# Name, file, its text, how what is printed begins ("": nothing is).
+RETIRED = [
+    ("a name", "src/io/json.h", "int most_rows(int k);\n", 'src/io/json.h:1: "most" in "most_rows"'),
+    ("a constant", "src/io/json.h", "\nconstexpr int kMostRows = 3;\n", 'src/io/json.h:2: "most" in "kMostRows"'),
+    ("a word that is a name by itself", "src/io/json.h", "int most = 3;  // at most 3\n", ""),
+    ("a comment's sentence", "src/io/json.h", "// Rows of a batch.\n// Whether it is full.\n", 'src/io/json.h:2: "whether" in "Whether it is full."'),
+    ("a sentence over lines", "src/io/json.h", "// Rows of a\n// batch. Whether\n// it is full.\n", 'src/io/json.h:2: "whether"'),
+    ("a comment behind code", "src/io/json.h", "int a;  ///< Of rows.\nint b;  ///< rows\n", 'src/io/json.h:1: "of"'),
+    ("a word within a sentence", "src/io/json.h", "// Says whether the batch is full, of which the rows are.\n", ""),
+    ("a message", "src/io/json.cpp", "const char* text = \"nothing is learnt\";\n", 'src/io/json.cpp:1: "learnt" in "nothing is learnt"'),
+    ("a page", "docs/data.md", "What is learnt.\n", 'docs/data.md:1: "learnt"'),
+    ("code in a page", "docs/data.md", "`learnt` is a key.\n\n    learnt: 1\n\n```\nlearnt\n```\n", ""),
+]
+
+
+@test
+def words_that_are_retired(space):
+    for name, path, text, line in RETIRED:
+        with tree({}):
+            pathlib.Path(path).parent.mkdir(exist_ok=True)
+            pathlib.Path(path).write_text(text)
+            found = retired_words.breaches()
         check(found[0].startswith(line) if line else not found, name, found)
 
 

@@ -10,7 +10,7 @@ DecoderConfig read(const JsonFields& fields) {
   DecoderConfig config{.model_type = "olmo2"};
   read_sizes(fields, {50304, 4096, 11008, 32, 32, 0, 0, 2048, 1e-5f, false, 1}, config);
   config.norms = {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
-  config.head_norms = DecoderConfig::HeadNorms::run_agreeing_on_errors;
+  config.head_norms = DecoderConfig::HeadNorms::together;
   config.norm_form = {.offset = 0, .rounds_once = true};
   config.activation = read_activation(fields, "hidden_act", "silu");
   read_attention_bias(fields, config);
