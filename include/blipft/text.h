@@ -123,5 +123,7 @@ struct TextSettings {
   bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
 };
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);
+/// The text of the template that data.chat_template names; empty with auto. Throws UserError for a file that cannot be read.
+std::string chosen_chat_template(const Config& config);
 
 }  // namespace blipft

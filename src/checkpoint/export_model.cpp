@@ -8,6 +8,7 @@
 
 #include "agreement/folder_lock.h"
 #include "agreement/run_id.h"
+#include "blipft/text.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/saving.h"
@@ -127,7 +128,8 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
     const std::string target = config.output.path + "/" + settings.folder();
     const std::string saved = save_weights(context, world, {
         .directory = target, .source = config.model.path, .settings = settings, .checkpoint = checkpoint.get(),
-        .adapter_config = adapter_config(adapter_files(config), context.units), .origin = {run_id_of(index.run), index.step}});
+        .adapter_config = adapter_config(adapter_files(config), context.units), .chat_template = chosen_chat_template(config),
+        .origin = {run_id_of(index.run), index.step}});
     std::printf("model      %s (after %lld steps)\n", saved.c_str(), static_cast<long long>(index.step));
   }
 }

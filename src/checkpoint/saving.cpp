@@ -28,12 +28,6 @@ namespace {
 
 constexpr int64_t kShardBytes = int64_t{5} << 30;  // maximum size of a file of tensors
 
-std::vector<std::string> copied_files(const std::string& directory) {
-  std::vector<std::string> names = input_files(directory);
-  names.push_back("generation_config.json");
-  return names;
-}
-
 bool is_saved(const Unit& unit, const SaveSettings& settings) {
   using What = SaveSettings::What;
   if (holds_adapters(unit)) return settings.what == What::adapters;
@@ -114,6 +108,7 @@ class Saver {
   DType dtype_of(const Unit& unit, const Parameter& parameter) const;
   DType config_dtype(const std::vector<CheckpointWriter::Entry>& entries) const;
   void write_config(const std::vector<CheckpointWriter::Entry>& entries, bool unties);
+  void copy_inputs(const std::vector<std::string>& more, const std::string& except);
   Tensor gather(const Unit& unit, DType dtype);
   void save_held(const Unit& unit);
   void order_adapters(const Unit& adapters, const Tensor& gathered);
@@ -151,12 +146,20 @@ void Saver::write_config(const std::vector<CheckpointWriter::Entry>& entries, bo
       if (parameter.kind == ParameterKind::embedding) vocabulary = std::max(vocabulary, parameter.shape[0]);
   const SavedConfig saved = saved_config(job_.source, config_dtype(entries),
                                          unties || (has_head(context_.units, job_.source) && says_tied(job_.source)), vocabulary);
-  std::vector<std::string> copied = copied_files(job_.source);
-  if (!saved.processor.empty()) std::erase(copied, "processor_config.json");
   writer_->write_text("config.json", saved.config);
-  writer_->copy_files(job_.source, copied);
+  copy_inputs({"generation_config.json"}, saved.processor.empty() ? "" : "processor_config.json");
   if (!saved.processor.empty()) writer_->write_text("processor_config.json", saved.processor);
   for (const std::string& note : saved.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+}
+
+// The tokenizer's and processor's files, `more` of them but not `except`, and the chat template that was trained.
+void Saver::copy_inputs(const std::vector<std::string>& more, const std::string& except) {
+  std::vector<std::string> names = input_files(job_.source);
+  names.insert(names.end(), more.begin(), more.end());
+  std::erase(names, except);
+  if (!job_.chat_template.empty()) std::erase(names, "chat_template.jinja");
+  writer_->copy_files(job_.source, names);
+  if (!job_.chat_template.empty()) writer_->write_text("chat_template.jinja", job_.chat_template);
 }
 
 void Saver::open() {
@@ -175,6 +178,7 @@ void Saver::open() {
     writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, std::numeric_limits<int64_t>::max(),
                                                  "adapter_model", job_.origin);
     writer_->write_text("adapter_config.json", job_.adapter_config);
+    copy_inputs({}, "");
     return;
   }
   beside_ = tensors_next_to(job_.settings, job_.checkpoint, job_.source);

@@ -34,6 +34,7 @@ struct SaveJob {
   SaveSettings settings;
   const SafetensorsReader* checkpoint = nullptr;  // source of the weights; may be null
   std::string adapter_config;              // adapter_config.json, with What::adapters
+  std::string chat_template = {};          // chat_template.jinja; empty: that of `source`, if it has one
   ModelOrigin origin = {};
 };
 

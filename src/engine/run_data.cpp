@@ -60,6 +60,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
     data.pixel_statistics = processor.statistics;
   }
   data.tokenizer = load_model_tokenizer(config.model.path);
+  data.chat_template = chosen_chat_template(config);
   check_text_inputs(loading, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer), threads);

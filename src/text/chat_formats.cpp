@@ -93,11 +93,15 @@ std::vector<std::string> chat_format_names() {
   return names;
 }
 
-std::shared_ptr<const ChatTemplate> chat_format(const std::string& name) {
+std::string chat_format_text(const std::string& name) {
   for (const Format& format : formats)
-    if (format.name == name)
-      return std::make_shared<const ChatTemplate>(std::string(format.checks) + format.jinja, "data.chat_template " + name);
-  return nullptr;
+    if (format.name == name) return std::string(format.checks) + format.jinja;
+  return {};
+}
+
+std::shared_ptr<const ChatTemplate> chat_format(const std::string& name) {
+  const std::string text = chat_format_text(name);
+  return text.empty() ? nullptr : std::make_shared<const ChatTemplate>(text, "data.chat_template " + name);
 }
 
 }  // namespace blipft

@@ -18,7 +18,8 @@ struct Conversation {
 
 /// The formats that blipft brings along, by the names that data.chat_template takes.
 std::vector<std::string> chat_format_names();
-std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);
+std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);  ///< null: there is none of that name
+std::string chat_format_text(const std::string& name);                     ///< its Jinja; empty: none
 
 /// Sets the templates of `settings`: of the model's folder, of a file, or one of the formats. Throws UserError for a file
 /// that cannot be read.

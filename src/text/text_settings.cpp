@@ -70,8 +70,7 @@ void set_chat_template(const Config& config, TextSettings& settings) {
   const fs::path folder = config.model.path;
   const auto read = [](const std::string& file) { return io::read_whole_file(file, io::max_json_bytes); };
   if (choice != TemplateChoice::automatic) {
-    settings.chat_template = chat_format(choice.text);
-    if (!settings.chat_template) settings.chat_template = std::make_shared<const ChatTemplate>(read(choice.text), choice.text);
+    settings.chat_template = std::make_shared<const ChatTemplate>(chosen_chat_template(config), choice.text);
     return;
   }
   const std::string file = (folder / "chat_template.jinja").string(), text = or_nothing([&] { return read(file); });
@@ -81,6 +80,13 @@ void set_chat_template(const Config& config, TextSettings& settings) {
     settings.chat_template = template_in(folder / name, "default");
     settings.tool_template = template_in(folder / name, "tool_use");
   }
+}
+
+std::string chosen_chat_template(const Config& config) {
+  const auto& choice = config.data.chat_template;
+  if (choice == TemplateChoice::automatic) return {};
+  const std::string format = chat_format_text(choice.text);
+  return format.empty() ? io::read_whole_file(choice.text, io::max_json_bytes) : format;
 }
 
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {

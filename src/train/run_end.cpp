@@ -52,6 +52,7 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
                                   .settings = settings,
                                   .checkpoint = r.sources.checkpoint.get(),
                                   .adapter_config = adapter_config(adapter_files(config), r.model().units()),
+                                  .chat_template = r.data.chat_template,
                                   .origin = {r.run.id, steps}}));
     if (r.first_rank() && saved.back() != wanted)
       std::fprintf(stderr, "warning: %s: something that is not a saved model of this run has this name or needs it; it was "

@@ -104,5 +104,25 @@ def what_is_complete_is_copied(space):
     check(status == 0, out, err)
 
 
+@test
+def saved_folders_have_the_trained_template_and_the_tokenizer(space):
+    template = space.text / "mine.jinja"
+    template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+                        "{% if add_generation_prompt %}<assistant>{% endif %}")
+    records = space.text / "chats.jsonl"
+    turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "World"}]
+    records.write_text(json.dumps({"messages": turns}) + "\n")
+    trained = space.text_run(f"model.path={space.text / 'model'}").output / "model"
+    result = space.text_run(f"model.path={trained}", f"data.path={records}", f"data.chat_template={template}",
+                            "model.init=pretrained", "adapter.kind=lora", "adapter.r=2", "adapter.targets=[q, v]", "output.save_merged=true",
+                            "train.batch_size=1")
+    for folder in ("model", "adapter"):
+        check((result.output / folder / "chat_template.jinja").read_text() == template.read_text(), folder)
+        check((result.output / folder / "tokenizer.json").exists(), folder)
+    status, out, err, _ = mpirun(0, [PROGRAM, "--generate", result.output / "config.yaml", "generate.samples=1",
+                                     "generate.max_new_tokens=2"])
+    check(status == 0, out, err)
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("saved_model_test", Models, PROGRAM))
