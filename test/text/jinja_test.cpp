@@ -76,7 +76,7 @@ Json variables_of(const Json& one, const Json& special_tokens) {
 
 TEST_SUITE("jinja") {
   TEST_CASE("templates print what jinja2 prints, and fail where it fails") {
-    const Json golden = Json::parse(content(golden_path("text/jinja.json")));
+    const Json golden = Json::parse(content(testing::golden_path("text/jinja.json")));
     for (const Json& one : golden["cases"]) {
       const std::string source = one["template"];
       const std::string problem = [&] {
