@@ -42,7 +42,7 @@ bool has_weight(const Json& message, const TextSettings& settings, const std::st
   if (!message.contains(key) || message[key].is_null()) return true;
   const Json& value = message[key];
   BLIPFT_USER_CHECK(value.is_number() && (value == 0 || value == 1), here, ": key \"", key, "\" is ", io::brief(value),
-                    ", expected 0 (this answer is not learnt) or 1");
+                    ", expected 0 (do not train on this answer) or 1");
   return value == 1;
 }
 

@@ -123,7 +123,8 @@ class Rendering {
     return {prompt.size(), content_at + end_mark(std::string_view(whole).substr(content_at))};
   }
 
-  /// Where the content ends in the text of its turn; 0: there is none, or the template changes it.
+  /// Returns the position at which the content ends in the text of its turn. Returns 0 if there is no content or the
+  /// template changes it.
   size_t content_end(const std::string& turn, size_t begin, const std::string& content, size_t i) {
     if (content.empty()) return 0;
     const size_t at = turn.rfind(content);
@@ -143,8 +144,9 @@ class Rendering {
     return turn.starts_with(std::string_view(marked).substr(0, end)) ? end : 0;
   }
 
-  /// Where the model stops: behind the mark that ends the turn, before the white space and marks that follow it. Where only
-  /// white space follows the content, it is what ends the turn. `content_at`: the content's end, or 0.
+  /// Returns the position at which the model stops: behind the mark that ends the turn, before the white space and
+  /// marks that follow it. If only white space follows the content, this white space ends the turn.
+  /// `content_at`: the content's end, or 0.
   static size_t said_end(std::string_view turn, size_t content_at) {
     if (content_at == 0) return jinja::stripped(turn, false, true).size();
     const std::string_view behind = jinja::stripped(turn.substr(content_at), true, false);
@@ -153,7 +155,7 @@ class Rendering {
 
   [[noreturn]] void refuse(size_t i, bool last, const char* why) const {
     throw UserError(concat(
-        place_, ": message ", i + 1, ": found an answer that cannot be told apart in the conversation's text: ", why,
+        place_, ": message ", i + 1, ": found an answer that cannot be distinguished in the conversation's text: ", why,
         last ? ". Set data.chat_template to a template with {% generation %} around what answers say."
              : ". Set data.train_on: last, or data.chat_template to a template with {% generation %} around what "
                "answers say."));
