@@ -12,7 +12,7 @@
 
 namespace blipft {
 
-/// Where a tensor's bytes are.
+/// The position of a tensor's bytes in a file.
 struct StoredTensor {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;                ///< as stored; may have more than four dimensions
@@ -38,8 +38,8 @@ class SafetensorsReader {
   std::map<std::string, int64_t> files() const;
   /// Copies bytes of a file from `offset` on.
   void read_file(const std::string& path, int64_t offset, int64_t bytes, void* out) const;
-  /// Of the file as it was opened. Equal texts: the very same file, unchanged, also from another machine that shares its
-  /// file system; a copy of it has another.
+  /// Returns a text that identifies the file as it was opened. Equal texts mean the very same file, unchanged, even if
+  /// another machine that shares its file system opened it. A copy of the file has a different text.
   std::string identity(const std::string& path) const;
   /// Throws UserError when the file was written to since it was opened.
   void check_unchanged(const std::string& path) const;

@@ -183,7 +183,7 @@ class ObservedPhase {
 /// Makes a model of the family that a config.json names. Throws UserError naming the file and key of whatever is missing or
 /// not supported.
 using ModelFactory = std::function<std::unique_ptr<Model>(const ModelSettings& settings)>;
-/// Reads config.json of `model_directory`. What is returned reads no file.
+/// Reads config.json of `model_directory`. The returned factory reads no file.
 ModelFactory read_model(const std::string& model_directory);
 inline std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings) {
   return read_model(model_directory)(settings);

@@ -18,7 +18,7 @@ namespace blipft {
 
 struct Config;
 
-/// Of a caption, a JSON record, or a line of metadata.
+/// The maximum size of a caption, a JSON record or a line of metadata.
 constexpr int64_t max_text_bytes = int64_t{64} << 20;
 
 /// How a text becomes ids; the names and defaults are those of Hugging Face tokenizers.
@@ -66,8 +66,8 @@ class Tokenizer {
   /// The text of ids, by the decoder of the tokenizer's files: what tokenizer.decode() of transformers gives. Throws
   /// UserError naming the file where this decoder is not supported.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
-  /// The same, piece by piece. Where bytes that are no UTF-8 follow each other as tokens of their own, the pieces keep the
-  /// characters before them, and decode() does not.
+  /// Returns a stream that decodes ids as decode() does, piece by piece. One thing differs: if bytes that are no UTF-8
+  /// follow each other as separate tokens, the pieces keep the characters before them, and decode() does not.
   virtual std::unique_ptr<TextStream> text_stream(const DecodeOptions& options = {}) const = 0;
   /// The largest id + 1, added tokens included: may be more than the model's vocabulary.
   virtual int64_t vocab_size() const = 0;
@@ -82,10 +82,10 @@ class Tokenizer {
 /// the special-token files beside them. `rules` are those of the model's family. Throws UserError naming the missing or
 /// broken file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory, const TokenizerRules& rules);
-/// Whether there is one of these files.
+/// Returns true if the directory has one of these files.
 bool has_tokenizer(const std::string& model_directory);
 
-/// What makes ids of the instructions that a model reads beside its texts (ModelInputs::instruction).
+/// Encodes the instructions that a model reads in addition to its texts (ModelInputs::instruction).
 struct InstructionReader {
   std::shared_ptr<const Tokenizer> tokenizer; ///< null: the model reads none
   int64_t vocabulary = 0;
@@ -93,7 +93,7 @@ struct InstructionReader {
   /// Empty without a tokenizer. Throws UserError with `name` if an id is not below the vocabulary.
   std::vector<int32_t> ids(const std::string& text, const std::string& name) const;
 };
-/// Of instructions of at most `max_tokens` tokens, where that is fewer than the model has positions for.
+/// Opens a reader of instructions, which cuts them to `max_tokens` or to inputs.max_tokens, whichever is smaller.
 InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
                                           int64_t max_tokens);
 

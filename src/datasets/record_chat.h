@@ -15,22 +15,22 @@ Conversation conversation_of(const nlohmann::ordered_json& record, const std::st
 /// The messages of a prompt and of its completion: both lists.
 Conversation conversation_of_prompt(const nlohmann::ordered_json& record, const TextSettings& settings,
                                     const std::string& place);
-/// Of an instruction with data.prompt_style chat: "system", "history" (pairs of texts), then instruction and input as the
-/// user's message, and the output, which may be absent, as the answer.
+/// The messages of an instruction with data.prompt_style chat: "system", "history" (pairs of texts), then instruction
+/// and input as the user's message, and the output, which may be absent, as the answer.
 Conversation conversation_of_instruction(const nlohmann::ordered_json& record, const TextSettings& settings,
                                          const std::string& place);
 
-/// Whether the chat template prints what stands under this key of a message or record.
+/// Returns true if the chat template prints the value of this key of a message or record.
 bool chat_renders(const std::string& key, const TextSettings& settings);
 
-/// What a record holds under `key`, which must be a text. Throws UserError.
+/// Returns the value of `key` in a record. Throws UserError if the key is missing or its value is no text.
 std::string text_at(const nlohmann::ordered_json& object, const std::string& key, const std::string& place);
 /// The keys of a record, for messages.
 std::string keys_of(const nlohmann::ordered_json& record);
 /// The key of a message that has this meaning: what settings.keys says, else ours, else ShareGPT's.
 std::string message_key(const nlohmann::ordered_json& message, const TextSettings& settings, const char* ours,
                         const char* sharegpt);
-/// What the records call `key`.
+/// Returns the name that the records use for `key`.
 std::string name_of(const TextSettings& settings, const std::string& key);
 
 }  // namespace blipft

@@ -31,7 +31,7 @@ std::string filled(const std::string& style, const std::string& instruction, con
   return text;
 }
 
-/// What the records call the list of messages.
+/// Returns the key under which the records have the list of messages.
 std::string messages_key(const TextSettings& settings) { return name_of(settings, "messages"); }
 std::string conversations_key(const TextSettings&) { return "conversations"; }
 

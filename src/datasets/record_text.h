@@ -21,8 +21,9 @@ namespace blipft {
 /// Throws UserError naming `place` (file and line), what was found and what was expected.
 Dataset::Sample sample_of_record(const nlohmann::ordered_json& record, const TextSettings& settings, const std::string& place);
 
-/// What generation takes of it: the text before the output, completion or the assistant's last message that is learnt, which
-/// may be absent; of a conversation with the template's generation prompt. A `text` has no prompt.
+/// Returns what generation uses of a record: the text before the output, the completion or the assistant's last message
+/// that is a training target. This answer may be absent. The prompt of a conversation ends with the template's
+/// generation prompt. A `text` has no prompt.
 Dataset::Prompt prompt_of_record(const nlohmann::ordered_json& record, const TextSettings& settings, const std::string& place);
 
 /// The record's question_id, else image_id, else id, as JSON; empty: none that is a number or a text.
@@ -32,7 +33,8 @@ std::string record_id(const AnyJson& record);
 /// Returns true if a record has all keys of a text with a prompt: of an instruction, a completion or a conversation.
 bool has_prompted_text(const nlohmann::json& record, const TextSettings& settings);
 
-/// What identifies the prompt of a record, whatever prompt style or template renders it; of a `text` the text itself.
+/// Returns a text that identifies the prompt of a record, whatever prompt style or template renders it. A `text` is
+/// identified by itself.
 /// Records with equal groups stay together when a part is held out. Empty: the record has an empty prompt.
 std::string prompt_group_of_record(const nlohmann::ordered_json& record, const TextSettings& settings, const std::string& place);
 

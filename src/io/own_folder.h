@@ -29,7 +29,8 @@ struct FolderEntry {
 std::vector<FolderEntry> entries_of(const FileDescriptor& folder);
 bool is_taken(const FileDescriptor& folder, const std::string& name);
 
-/// What has a name in a folder, and what is in it if it is a folder. Follows no link.
+/// The result of inspect(): what has the name in the parent folder, and its entries if it is a folder. Links are not
+/// followed.
 struct InspectedFolder {
   bool there = false;                      ///< something has the name
   bool is_folder = false;

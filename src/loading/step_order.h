@@ -20,7 +20,7 @@ class StepOrder {
   virtual int64_t total_steps() const = 0;
 };
 
-/// What Sampler is asked for by a run. `samples`: of the dataset; `epoch_samples`: see SampleSet.
+/// Returns the settings of a run's Sampler. `samples`: the size of the dataset; `epoch_samples`: see SampleSet.
 Sampler::Settings sampler_settings(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples,
                                    int64_t epoch_samples);
 /// Steps of a run: train.max_epochs, train.max_steps. Throws UserError when neither says when to stop.
@@ -43,8 +43,8 @@ struct Split {
 /// groups are numbered from 0 in the order of their first samples. The number of samples held out is as close to
 /// the fraction as whole groups allow. Throws UserError if either side is empty.
 Split split_samples(const LoadingSettings& loading, const std::vector<int64_t>& groups);
-/// The same by Dataset::split_group(). A prompt of more than 64 samples, or of more than half of all, says what the task
-/// is, and not which sample it is: its samples are split one by one.
+/// Splits samples into the groups of Dataset::split_group(). A prompt with more than 64 samples, or with more than half
+/// of all samples, describes the task and does not identify a sample: its samples are split one by one.
 Split split_samples(const LoadingSettings& loading, const Dataset& dataset, int64_t threads = 1);
 
 }  // namespace blipft

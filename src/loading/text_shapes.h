@@ -12,10 +12,10 @@
 
 namespace blipft {
 
-/// Whether texts are packed: asked for, or left to us and padding is not learnt.
+/// Returns true if texts are packed: text_padding is `packed`, or it is `automatic` and the loss excludes padding.
 bool packs_text(const LoadingSettings& loading);
-/// Whether a step's samples are spread over its micro-batches by their length: where the loss does not depend on who
-/// shares one.
+/// Returns true if a step's samples are distributed over its micro-batches by their length. This needs packed texts and
+/// a loss that does not depend on which samples share a micro-batch.
 bool balances_micro_batches(const LoadingSettings& loading);
 
 /// Minimum rows of a text of `tokens` tokens: at least one, so that every sample has a row.

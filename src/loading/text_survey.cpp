@@ -125,8 +125,8 @@ std::string survey_text(const LoadingSettings& loading, const TextSurvey& survey
 
 namespace {
 
-/// Of texts of these lengths, and of their sources where there are any. Where places stay empty every row but a sample's
-/// last may have a label, and one label is there.
+/// Returns the size that texts of these lengths, and their sources if any, need. The text size has a minimum for steps
+/// with empty slots: at least one row has a label, and a sample's last row has none, so one sample has two rows.
 TextNeed need_of(const LoadingSettings& loading, std::span<const int64_t> lengths, std::span<const int64_t> sources) {
   const bool packed = packs_text(loading);
   const int64_t text = needed_size(packed, lengths, loading.batch_size);
@@ -195,7 +195,7 @@ std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64
   return needs;
 }
 
-/// The same of one validation's.
+/// How often the steps of one validation need which size.
 std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, int64_t world, const SampleSet& samples) {
   const auto known = samples.texts->lengths().size();
   const auto batch = static_cast<size_t>(loading.batch_size);

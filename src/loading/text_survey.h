@@ -82,13 +82,13 @@ class TextSurvey {
 /// has.
 SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
                          const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key = "data.path");
-/// What was found: how many texts, how many cut, how many left out, and the names of the first of these.
+/// Describes the survey: the numbers of texts, of texts cut and of texts left out, and the names of the first of these.
 std::string survey_text(const LoadingSettings& loading, const TextSurvey& survey);
 
 /// At most 16 text shapes, ascending, that hold every micro-batch of the run on `world` ranks with the least rows of
 /// padding; T is the longest text, rounded up. All steps are looked at, up to some ten million samples; behind that the
 /// last shape holds whatever may come. With validation samples, the steps of one validation count too. Both have texts.
-/// The same on every rank.
+/// The shapes are the same on every rank.
 std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int64_t world, const SampleSet& samples,
                                             const SampleSet& validation = {});
 

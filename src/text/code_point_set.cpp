@@ -65,7 +65,7 @@ std::optional<CodePointSet> pcre2_property(const std::string& name) {
   return out;
 }
 
-/// The same in Unicode 16. `name` is in lowercase, without "_".
+/// The code points of a property in Unicode 16: those of PCRE2 and the added ones. `name` is in lowercase, without "_".
 std::optional<CodePointSet> property(const std::string& name, const std::string& pcre2_name) {
   std::optional<CodePointSet> out = pcre2_property(pcre2_name);
   for (const unicode::AddedMembers& range : unicode::added_members)

@@ -17,13 +17,14 @@ CodePointSet intersected(const CodePointSet& a, const CodePointSet& b);
 CodePointSet complement(CodePointSet set);
 bool has(const CodePointSet& set, uint32_t code_point);
 
-/// What Oniguruma has at \p{name} or, with `bracket`, at [[:name:]]: general categories, POSIX names and scripts, in
-/// Unicode 16. Null: there is no such name here.
+/// Returns the code points that Oniguruma matches by \p{name} or, with `bracket`, by [[:name:]]: general categories,
+/// POSIX names and scripts, in Unicode 16. Returns null if the name is not known here.
 std::optional<CodePointSet> named_set(const std::string& name, bool bracket = false);
 /// The members and all that is the same when case is ignored. Several code points that are the same as one member ("ss"
 /// as "ß") are appended to `others`.
 CodePointSet with_all_cases(const CodePointSet& set, std::vector<std::u32string>& others);
-/// Whether `text`, folded, ends with what one code point is the same as when case is ignored ("ss").
+/// Returns true if `text`, which is case-folded, ends with several code points that are the same as one code point when
+/// case is ignored: "ss" is the same as "ß".
 bool folds_into_one(const std::u32string& text);
 
 }  // namespace blipft

@@ -34,14 +34,14 @@ class Evaluator {
 
   std::string run(const Node& root);
   int line() const { return line_; }
-  /// What {% generation %} said: begin and end in code points, as transformers counts them.
+  /// The parts of the text that {% generation %} blocks printed: begin and end in code points, as transformers counts.
   const std::vector<std::pair<size_t, size_t>>& spans() const { return spans_; }
 
   // For the built-ins.
   Value text(std::string text);  ///< a new string
   Value list(Kind kind, std::vector<Value> items);
   std::string to_text(const Value& value);
-  /// What a loop over the value gives.
+  /// Returns the items of a loop over the value.
   std::vector<Value> iterate(const Value& value);
   Value attribute(const Value& object, const std::string& name);
   Value item(const Value& object, const Value& index);
@@ -104,7 +104,7 @@ int64_t whole_number(const Value& value);
 
 Value run_filter(Evaluator& run, const std::string& name, const Value& input, const Arguments& arguments);
 bool run_test(Evaluator& run, const std::string& name, const Value& value, const Arguments& arguments);
-/// Whether a string, list or dict has a method of that name which may be called.
+/// Returns true if a string, list or dict has a method of that name which templates may call.
 bool has_method(const Value& object, std::string_view name);
 Value run_method(Evaluator& run, const std::string& name, const Value& self, const Arguments& arguments);
 /// Python's operators.

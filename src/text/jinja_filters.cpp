@@ -27,7 +27,7 @@ Value at_path(Evaluator& run, const Value& item, const Value& path) {
   return value;
 }
 
-/// What the sorting filters compare: strings in small letters unless `exact`.
+/// Returns the value that the sorting filters compare: strings are in small letters unless `exact`.
 Value sort_key(Evaluator& run, const Value& item, const Value* path, bool exact) {
   const Value key = path && !path->is(Kind::none) ? at_path(run, item, *path) : item;
   return key.is_text() && !exact ? run.text(in_small_letters(key.text())) : key;

@@ -110,7 +110,7 @@ class Lexer {
     return text.size() - stripped(text.substr(at), true, false).size();
   }
 
-  /// Where the tag that may end at `at` ends, or 0.
+  /// Returns the position behind the tag's end mark at `at` and the white space that it trims, or 0 if there is none.
   static size_t end_of_tag(std::string_view text, size_t at, std::string_view end, bool trims) {
     const bool minus = text.substr(at).starts_with('-'), plus = trims && text.substr(at).starts_with('+');
     if (minus || plus) ++at;
@@ -158,7 +158,7 @@ class Lexer {
   }
 
   void raw_text(size_t tag_size) {
-    // What take_data() took of the tag is part of its size.
+    // The tag's size includes the part of the tag that take_data() has already taken.
     take(tag_size - static_cast<size_t>(rest_.data() - tag_begin()));
     for (size_t at = rest_.find("{%"); at != npos; at = rest_.find("{%", at + 1)) {
       const size_t size = size_of_tag(at, "endraw", true);

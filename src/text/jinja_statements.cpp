@@ -31,7 +31,7 @@ void Evaluator::print(const std::string& text) {
   *out_ += text;
 }
 
-/// What a body prints, in a scope of its own.
+/// Runs a body in a separate scope and returns the text that it prints.
 std::string Evaluator::captured_text(const Node& body) {
   struct Redirect {
     Redirect(std::string*& from, std::string& to) : out(from), before(from) { out = &to; }

@@ -36,7 +36,7 @@ enum class Op : uint8_t {
   block, data, print, if_, for_, set, set_block, macro, call_block, filter_block, generation, break_, continue_
 };
 
-/// A node of the tree. What its parts mean:
+/// A node of the tree. Its parts are, by operation:
 ///   attribute, item: the object, the index; slice: the object, start, stop, step (each may be null)
 ///   call, filter, test: the callee or the value (null: of a filter block), then the arguments
 ///   compare: operands, their operators in `names`; conditional: condition, value, other value or null

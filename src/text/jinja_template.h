@@ -21,7 +21,7 @@ class ChatTemplate {
  public:
   struct Text {
     std::string text;
-    /// What stands in {% generation %} blocks: [begin, end) in bytes.
+    /// The parts of the text that stand in {% generation %} blocks: [begin, end) in bytes.
     std::vector<std::pair<size_t, size_t>> spans;
   };
 
@@ -31,9 +31,9 @@ class ChatTemplate {
   /// `variables`: an object of what the template may read: messages, add_generation_prompt, bos_token... `now`: what
   /// strftime_now() calls today. Throws UserError with name and line; time, memory and depth are bounded.
   Text render(const nlohmann::ordered_json& variables, const std::tm& now) const;
-  /// Whether there are {% generation %} blocks.
+  /// Returns true if the template has {% generation %} blocks.
   bool marks_answers() const { return marks_answers_; }
-  /// Whether the template names this variable or key: what it does not name it does not print.
+  /// Returns true if the template names this variable or key. It prints nothing that it does not name.
   bool reads(const std::string& key) const { return names_.contains(key); }
 
  private:

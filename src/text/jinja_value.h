@@ -26,7 +26,7 @@ template <class... Parts>
   throw Failure{concat(parts...)};
 }
 
-/// What a rendering may still cost: one unit is a byte that it makes.
+/// Meter: the cost that a rendering may still cause. One unit is the cost of one byte that it makes.
 constexpr size_t step_cost = 64, item_cost = 64, scope_cost = 512;
 struct Meter {
   int64_t left = int64_t{256} << 20;
@@ -54,7 +54,7 @@ struct Value {
   explicit Value(std::string text);
   static Value none();
   static Value undefined(std::string reason);
-  /// Of lists, tuples, generators and loops.
+  /// Makes a list, a tuple, a generator or a loop.
   static Value sequence(Kind kind, std::vector<Value> items);
   static Value dict(std::vector<Value> keys, std::vector<Value> items);
   static Value function(std::string name, Value self, const Node* macro = nullptr, Scope* scope = nullptr);
@@ -71,7 +71,7 @@ struct Value {
   bool truthy() const;
 };
 
-/// What stands behind a value. Only those of namespaces and loops change once they are made.
+/// The contents of a value. Only the contents of namespaces and loops change after they are made.
 struct Box {
   std::string text;
   std::vector<Value> items, keys;  ///< keys: of dicts and namespaces, one for each item

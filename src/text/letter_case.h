@@ -8,7 +8,7 @@ namespace blipft {
 
 /// `text` in small letters, as UTF-8. A capital sigma that ends a word becomes the final sigma.
 std::string in_small_letters(std::u32string_view text);
-/// The same of UTF-8; what is ill-formed becomes U+FFFD.
+/// `text`, which is UTF-8, in small letters, as UTF-8. Ill-formed parts become U+FFFD.
 std::string in_small_letters(std::string_view text);
 
 }  // namespace blipft

@@ -13,7 +13,7 @@
 namespace blipft {
 namespace {
 
-// What one match may take: a step is about a nanosecond, and known patterns take a few for each character.
+// The limits of one match. A step takes about a nanosecond, and known patterns need a few steps for each character.
 constexpr size_t max_steps = 1'000'000, max_steps_per_character = 16;
 constexpr uint32_t max_heap_kib = 65536;
 constexpr size_t jit_stack_bytes = size_t{1} << 20;
@@ -26,7 +26,7 @@ struct Freed {
   }
 };
 
-/// What a thread needs for matching.
+/// The PCRE2 objects and the memory with which one thread matches.
 struct Matcher {
   std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>> data{pcre2_match_data_create(1, nullptr)};
   std::unique_ptr<pcre2_match_context, Freed<pcre2_match_context_free>> context{pcre2_match_context_create(nullptr)};
@@ -65,7 +65,7 @@ Pattern::Pattern(const std::string& expression, std::string place) {
                            reinterpret_cast<const char*>(message),
                            "), expected one within its limits. Use a tokenizer with another pattern."));
   }
-  // Where there is no JIT, matching is slower.
+  // Matching works without JIT compilation, too, but is slower.
   compiled->match = pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE) == 0 ? pcre2_jit_match : pcre2_match;
   compiled->place = std::move(place);
   compiled->expression = expression;

@@ -31,7 +31,8 @@ Json folder_json(const fs::path& file) {
   return json.is_object() ? json : Json::object();
 }
 
-/// The template under `key` of a file, or null. Where there are several by name, `name` is taken.
+/// The template under "chat_template" of a file, or null. If the file has several templates with names, returns the one
+/// called `name`; a single template is called "default".
 std::shared_ptr<const ChatTemplate> template_in(const fs::path& file, const char* name) {
   const Json json = folder_json(file);
   const auto made = [&](const Json& text) { return std::make_shared<const ChatTemplate>(text.get<std::string>(), file.string() + ": chat_template"); };

@@ -272,7 +272,7 @@ class BpeTokenizer final : public FileTokenizer {
     return words;
   }
 
-  /// Where the ids of encode_words() end in the text.
+  /// Returns the byte positions in the text at which the ids of encode_words() end.
   std::vector<size_t> ends_of(std::string_view text) const {
     std::vector<size_t> ends;
     std::vector<int32_t> ids;

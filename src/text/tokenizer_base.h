@@ -1,4 +1,4 @@
-// What all tokenizers have that come from a model directory's files.
+// FileTokenizer: the common part of all tokenizers that are read from a model directory's files.
 #pragma once
 
 #include <algorithm>

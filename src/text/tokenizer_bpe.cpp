@@ -187,7 +187,7 @@ void BpeModel::encode_word(std::string_view word, std::vector<int32_t>& ids) con
   }
 }
 
-/// Of the characters without a token that `text` begins with, as far as one unknown token stands for them.
+/// Returns how many bytes of `text`, which begins with a character without a token, one unknown token stands for.
 size_t BpeModel::unknown_length(std::string_view text) const {
   size_t length = 0;
   while (length < text.size()) {

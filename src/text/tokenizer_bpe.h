@@ -16,7 +16,7 @@ namespace blipft {
 /// GPT-2's printable stand-in for each byte, as UTF-8: byte 0x20 is "Ġ".
 const std::array<std::string, 256>& byte_symbols();
 
-/// What the files say about the model.
+/// The description of a BPE model in the tokenizer files.
 struct BpeSpec {
   std::unordered_map<std::string, int32_t> vocab;           // token -> id
   std::vector<std::pair<std::string, std::string>> merges;  // in the order of their rank

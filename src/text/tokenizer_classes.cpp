@@ -34,7 +34,7 @@ void put_parts_of_bert(const Json& config, Json& json) {
   json["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
 }
 
-/// T5Tokenizer's, and its post_processor. Of the file's normalizers only the precompiled one stays.
+/// Puts in the parts of T5Tokenizer and its post_processor. Only the precompiled one of the file's normalizers stays.
 void put_parts_of_t5(const Json& config, Json& json) {
   const Json normalizer = member(json, "normalizer"), &parts = member(normalizer, "normalizers");
   json["normalizer"] = nullptr;

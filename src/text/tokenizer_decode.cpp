@@ -1,6 +1,6 @@
 // Decoders as streams; see tokenizer_decode.h.
 //
-// What runs through them are pieces of tokens. A decoder that looks at a token as a whole comes before those that make one
+// The streams pass on pieces of tokens. A decoder that looks at a token as a whole comes before those that make one
 // long token of all, so that each piece of the latter can be given on as it comes.
 #include "text/tokenizer_decode.h"
 
@@ -36,7 +36,7 @@ std::string replaced(const std::string& text, std::string_view from, std::string
   return out.append(text, at);
 }
 
-/// Where a character begins at the end of `bytes` that is not whole yet; else their size.
+/// Returns the position of an incomplete character at the end of `bytes`, or the size of `bytes` if there is none.
 size_t whole_characters(std::string_view bytes) {
   for (size_t tail = 1; tail <= std::min<size_t>(3, bytes.size()); ++tail) {
     const auto lead = static_cast<uint8_t>(bytes[bytes.size() - tail]);
@@ -215,8 +215,8 @@ class CleanTokenStage final : public Stage {
   void take(Piece piece, Pieces& out) override { out.push_back({cleaned(piece.text, true), piece.begins}); }
 };
 
-/// The whole text's cleaning. What follows may change what stands near the end: each of the ten passes looks at four bytes at
-/// most, so three bytes before what the pass before may have changed.
+/// Cleans the whole text. Later pieces may change the cleaned text near the end: each of the ten passes looks at no
+/// more than four bytes, so it may change three bytes before those that the previous pass may have changed.
 class CleanTextStage final : public Stage {
  public:
   void take(Piece piece, Pieces& out) override {

@@ -53,7 +53,7 @@ class TokenTable {
   std::vector<Entry> tokens_;
 };
 
-/// Of tokens by `table` and `spec`, which must outlive it.
+/// Makes a stream that decodes tokens by `table` and `spec`, which must outlive the stream.
 std::unique_ptr<TextStream> make_text_stream(const TokenTable& table, const DecoderSpec& spec,
                                              const DecodeOptions& options);
 

@@ -1,4 +1,4 @@
-// What a model directory's tokenizer files say, read into one description.
+// TokenizerSpec: the contents of a model directory's tokenizer files, read into one description.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ struct SentencePieceSpec {
   std::string unknown_token = "<unk>";
 };
 
-/// What CodeLlamaTokenizer makes of a text with a mark in it: what stands before and behind the mark, in an order in which
-/// a model can write what belongs between.
+/// The rule by which CodeLlamaTokenizer encodes a text with a mark in it: it puts the texts before and behind the mark
+/// in an order in which a model can write the text that belongs between them.
 struct Infilling {
   std::string mark;  ///< "<FILL_ME>"
   int32_t prefix_id = -1, suffix_id = -1, middle_id = -1;
@@ -85,7 +85,7 @@ TokenizerSpec read_tokenizer_files(const std::string& directory, const Tokenizer
 
 /// Ids are below this: the model's tables have a place for each.
 constexpr int32_t max_token_ids = 1 << 24;
-/// Of tokenizer.json, merges.txt and the like; the largest known ones have some 35 MB.
+/// The maximum size of tokenizer.json, merges.txt and similar files. The largest known ones have about 35 MB.
 constexpr int64_t max_tokenizer_bytes = int64_t{256} << 20;
 
 /// The id of a token, added or not.

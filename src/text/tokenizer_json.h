@@ -22,7 +22,7 @@ AddedToken added_token(const Json& token, bool special);
 /// A token's id; `place` (file and key) is for the message. Throws UserError unless it is an integer from 0 to
 /// max_token_ids - 1.
 int32_t token_id(const Json& id, const std::string& place);
-/// The same where an object's key is the id.
+/// A token's id that is an object's key. Throws UserError as the overload above does.
 int32_t token_id(const std::string& id, const std::string& place);
 /// Fills spec.bpe.vocab; `file` names the place in messages.
 void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec);
@@ -34,7 +34,7 @@ Json spaces_decoder(bool strips_first);
 /// Fills spec.decoder.
 void read_decoder(const Json& decoder, TokenizerSpec& spec);
 
-/// Whether a part of tokenizer.json (not a token of the vocabulary) is of this type.
+/// Returns true if a part of tokenizer.json (not a token of the vocabulary) is of this type.
 bool has_part(const Json& value, const std::string& type);
 /// Reads the whole of tokenizer.json. `tokenizer_class` (without "Fast") and `config` are tokenizer_config.json's: some
 /// classes of transformers put their own parts in place of the file's.

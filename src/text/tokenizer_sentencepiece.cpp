@@ -117,7 +117,8 @@ class SentencePieceTokenizer final : public FileTokenizer {
     size_t byte, index;                      // of the text, and of the ids that append_text() appends
   };
 
-  /// Where the ids of a text start, ascending; of those that start at the same byte the first.
+  /// Returns the positions at which the ids of a text start, ascending. If several ids start at the same byte, only the
+  /// first of them is included.
   std::vector<IdStart> id_starts(const std::string& text) const {
     const bool protect = protects(text);
     const auto proto = processor_->EncodeAsImmutableProto(protect ? settings_.unknown_token + text : text);

@@ -38,8 +38,9 @@ class UnigramModel {
   double unknown_score_ = 0;
 };
 
-/// What a "Precompiled" normalizer holds: texts and what they become, in a double array. The longest rules of SentencePiece,
-/// used as the Hugging Face library uses them: a short cluster of characters by what it begins with, else each character.
+/// The rules of a "Precompiled" normalizer: texts and their replacements, in a double array. SentencePiece uses
+/// the longest rule that matches. This class uses the rules as the Hugging Face library does: a rule that a short
+/// cluster of characters begins with replaces the whole cluster; otherwise each character is replaced separately.
 class PrecompiledCharacters {
  public:
   /// `base64`: precompiled_charsmap. Throws UserError naming `file`.
@@ -47,7 +48,7 @@ class PrecompiledCharacters {
   std::string normalized(std::string_view text) const;
 
  private:
-  /// What the shortest rule that `text` begins with makes; null: there is none.
+  /// Returns the replacement of the shortest rule that `text` begins with, or null if there is none.
   const char* rule(std::string_view text) const;
   std::vector<uint32_t> units_;
   std::string texts_;                       ///< each ends with a zero

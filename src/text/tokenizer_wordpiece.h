@@ -18,10 +18,10 @@ struct BertText {
   bool strips_accents = true;  ///< decomposed, and marks go
   bool small_letters = true;
 };
-/// Of well-formed UTF-8.
+/// Normalizes well-formed UTF-8 as `form` says.
 std::string bert_normalized(std::string_view text, const BertText& form);
 
-/// What white space parts, and each character of punctuation for itself.
+/// Splits a text at white space. Each character of punctuation is a separate word.
 std::vector<std::string_view> bert_words(std::string_view text);
 
 struct WordPieceSpec {

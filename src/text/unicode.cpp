@@ -34,8 +34,8 @@ bool is_between(uint32_t code_point, Category first, Category last) {
   return found >= first && found <= last;
 }
 
-/// Of each code point: whether normal forms leave it alone, with all marks before it in their places. The library's
-/// forms are older than its categories.
+/// Returns, for each code point, true if normalization leaves it unchanged and keeps the positions of all marks before
+/// it. The library's normal forms are older than its categories.
 std::vector<bool> all_never_normalized() {
   std::vector<bool> of(code_points);
   const auto add = [&](const auto& ranges) {

@@ -1,6 +1,6 @@
-// What tools/make_unicode_tables.py finds to be otherwise in the Hugging Face library than in utf8proc 2.8
-// (Unicode 15.0) and PCRE2 10.42 (14.0): the library has Unicode 16 and 17, and normal forms of 10. Newer versions of
-// both have these characters too, and the same is said of them.
+// The differences that tools/make_unicode_tables.py finds between the Hugging Face library and utf8proc 2.8
+// (Unicode 15.0) or PCRE2 10.42 (14.0): the library has Unicode 16 and 17, and normal forms of 10. Newer versions of
+// utf8proc and PCRE2 have these characters too, with the same properties.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ extern const std::span<const AddedCapitals> added_capitals;
 extern const std::span<const AddedMembers> added_members;
 extern const std::span<const CodePoints> never_normalized;
 
-/// Whether one of the ranges, ascending, has the code point.
+/// Returns true if one of the ranges, which are ascending, contains the code point.
 template <class Ranges>
 bool is_in(const Ranges& ranges, uint32_t code_point) {
   const auto above = std::upper_bound(ranges.begin(), ranges.end(), code_point,

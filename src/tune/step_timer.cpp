@@ -204,7 +204,7 @@ CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const 
 
 std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps) {
   const auto passed = clock_of(parts);
-  // Where the steps of two do not fit, nothing can be compared.
+  // Nothing can be compared if the steps of two candidates do not fit into the allowed time.
   if (steps.size() > 1 && kFewestSteps * (steps[0].estimate + steps[1].estimate) > ChoiceTiming::kSeconds)
     return std::vector<CandidateTime>(steps.size(), {0, "steps take too long"});
   return ChoiceTiming::run(

@@ -33,8 +33,8 @@ struct StepTimerParts {
 };
 
 /// Times candidates by the rules of ChoiceTiming. Called by all ranks with the same, which get the same times. A candidate whose
-/// memory does not suffice on some rank, or that cannot be set up there, fails on all. What goes wrong on one of several
-/// ranks in a step is thrown there, and ends all of them, as it would in the run.
+/// memory does not suffice on some rank, or that cannot be set up there, fails on all. An error of a step on one of
+/// several ranks is thrown there and ends all ranks, as it would in the run.
 std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps);
 
 }  // namespace blipft
