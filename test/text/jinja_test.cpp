@@ -54,7 +54,7 @@ std::string difference(const ChatTemplate& chat, const Json& variables, const Js
   }
   if (expected.contains("error"))
     return concat("expected the error ", expected["error"].dump(), ", found ", Json(text.text).dump());
-  if (text.text != expected["text"])
+  if (text.text != expected["text"].get<std::string>())
     return concat("expected ", expected["text"].dump(), ", found ", Json(text.text).dump());
   const bool same = !expected.contains("spans") || expected["spans"] == spans_of(text);
   return same ? "" : concat("expected the spans ", expected["spans"].dump(), ", found ", spans_of(text).dump());
