@@ -59,6 +59,9 @@ class Dataset {
   };
   /// Returns the group of a sample's picture or, without pictures, of its prompt. An unreadable sample has no group.
   virtual SplitGroup split_group(int64_t index) const;
+  /// Returns the keys of the records read so far that nothing reads, with the number of records that have them:
+  /// "category (300), id (300)".
+  virtual std::string unread_keys() const { return {}; }
   /// Throws UserError with the count and the first name of pictures in an unsupported format, such as GIF. Checks all
   /// names, and the first bytes of some pictures.
   virtual void check_picture_formats() const {}

@@ -4,6 +4,7 @@
 // demand. A file is open only while it is read, because a dataset may have more files than a process may open.
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -69,6 +70,12 @@ class JsonDataset final : public Dataset {
 
   Sample read(int64_t index) const override { return from_record(index, sample_of_record); }
   Prompt read_prompt(int64_t index) const override { return from_record(index, prompt_of_record); }
+  std::string unread_keys() const override {
+    const std::lock_guard lock(unread_mutex_);
+    std::string text;
+    for (const auto& [key, count] : unread_) text += concat(text.empty() ? "" : ", ", brief(key), " (", count, ")");
+    return brief(text, 500);
+  }
   SplitGroup split_group(int64_t index) const override {
     try {
       return {from_record(index, prompt_group_of_record), true};
@@ -96,8 +103,19 @@ class JsonDataset final : public Dataset {
   template <class Result>
   Result from_record(int64_t index, Maker<Result> make) const {
     const auto [record, place] = parsed(index);
+    note_unread_keys(index, record, place);
     if (std::string key = unrendered_key_of_record(record, settings_, place); !key.empty()) refuse_unrendered(key, place);
     return make(record, settings_, place);
+  }
+
+  /// Counts the unread keys of a record, once for each record.
+  void note_unread_keys(int64_t index, const nlohmann::ordered_json& record, const std::string& place) const {
+    const std::vector<std::string> keys = unread_keys_of_record(record, settings_, place);
+    const std::lock_guard lock(unread_mutex_);
+    seen_.resize(records_.size());
+    if (seen_[static_cast<size_t>(index)]) return;
+    seen_[static_cast<size_t>(index)] = true;
+    for (const std::string& key : keys) ++unread_[key];
   }
 
   /// Refuses a record with data that is not rendered: training on it would teach the model to answer without this data.
@@ -153,6 +171,9 @@ class JsonDataset final : public Dataset {
   const TextSettings settings_;
   std::vector<JsonRecord> records_;         // records of all files, in order
   std::vector<int64_t> first_records_ = {0};  // index of the first record of each file, and the end
+  mutable std::mutex unread_mutex_;
+  mutable std::map<std::string, int64_t> unread_;  // keys that nothing reads, in how many of the records seen
+  mutable std::vector<bool> seen_;
   mutable std::once_flag counted_;
   mutable int64_t unrendered_ = 0;          // number of records with such a key, once counted
 };

@@ -7,8 +7,8 @@
 
 namespace blipft {
 
-/// The messages under `key` of a record: {role, content} or {from, value}, with content as a text, as a list of parts of
-/// text or null; with tool_calls (function_call); with a "system" message and "tools" beside them in the record.
+/// The messages under `key` of a record: {role, content} or {from, value}, with content as a text, a list of parts of text,
+/// or null; with tool_calls (function_call); with a "system" message and "tools" beside them in the record.
 /// Throws UserError naming `place` (file and line), what was found and what was expected.
 Conversation conversation_of(const nlohmann::ordered_json& record, const std::string& key, const TextSettings& settings,
                              const std::string& place);

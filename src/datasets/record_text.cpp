@@ -2,7 +2,7 @@
 #include "datasets/record_text.h"
 
 #include <algorithm>
-#include <map>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -312,6 +312,21 @@ std::string unrendered_key_of_record(const Json& record, const TextSettings& set
   if (first == "prompt") look_at(name_of(settings, "prompt")), look_at(name_of(settings, "completion"));
   else look_at(first == "messages" ? messages_key(settings) : conversations_key(settings));
   return key;
+}
+
+std::vector<std::string> unread_keys_of_record(const Json& record, const TextSettings& settings, const std::string& place) {
+  const Kind& kind = kind_of(record, settings, place);
+  const std::string_view first = kind.keys.front();
+  const bool chat = first == "messages" || first == "conversations" || (first == "prompt" && is_conversation(record, settings)) ||
+                    (first == "instruction" && settings.prompt_style == PromptStyle::chat);
+  std::set<std::string> read;
+  for (const char* key : kind.keys) read.insert(name_of(settings, key));
+  if (first == "instruction") read.insert({name_of(settings, "input"), chat ? "history" : ""});
+  if (chat) read.insert({"system", "tools"});
+  std::vector<std::string> unread;
+  for (const auto& item : record.items())
+    if (!read.contains(item.key())) unread.push_back(item.key());
+  return unread;
 }
 
 void UnrenderedKeys::look_at(const nlohmann::json& record, const std::string& place) {

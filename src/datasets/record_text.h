@@ -43,6 +43,9 @@ std::string prompt_group_of_record(const nlohmann::ordered_json& record, const T
 /// or that settings.keys names, does not count. Empty: there is none. Throws UserError as sample_of_record() does.
 std::string unrendered_key_of_record(const nlohmann::ordered_json& record, const TextSettings& settings,
                                      const std::string& place);
+/// The keys of a record that nothing reads.
+std::vector<std::string> unread_keys_of_record(const nlohmann::ordered_json& record, const TextSettings& settings,
+                                               const std::string& place);
 /// Finds such keys in the records of pictures with prompts.
 class UnrenderedKeys {
  public:

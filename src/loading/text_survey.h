@@ -29,6 +29,7 @@ class DatasetSubset final : public Dataset {
   SplitGroup split_group(int64_t index) const override {
     return whole_->split_group(samples_.at(static_cast<size_t>(index)));
   }
+  std::string unread_keys() const override { return whole_->unread_keys(); }
   void check_picture_formats() const override { whole_->check_picture_formats(); }
   void identify(const Take& take) const override { whole_->identify(take); }
   void identify_contents(const Take& take) const override { whole_->identify_contents(take); }

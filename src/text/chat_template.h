@@ -21,15 +21,15 @@ std::vector<std::string> chat_format_names();
 std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);  ///< null: there is none of that name
 std::string chat_format_text(const std::string& name);                     ///< its Jinja; empty: none
 
-/// Sets the templates of `settings`: of the model's folder, of a file, or one of the formats. Throws UserError for a file
-/// that cannot be read.
+/// Sets the templates of `settings`: of the model's folder, of a file, or a format. Throws UserError for a file that cannot
+/// be read.
 void set_chat_template(const Config& config, TextSettings& settings);
 
-/// The conversation as one text, in segments (Sample::whole). Trained is what {% generation %} marks, where the template has
-/// such blocks. Otherwise it is, of each answer, what the model would have to say behind the prompt of the messages before,
-/// with the token that ends the turn; a template may rewrite answers that are not the last, then what it keeps of them.
-/// Throws UserError naming `place` (file and line) where the template refuses the messages, or where it renders an answer
-/// in a way that does not follow its prompt.
+/// The conversation as one text, in segments (Sample::whole). Trained is what {% generation %} marks, if the template has
+/// such blocks. Otherwise it is, of each answer, what the model would have to say behind the prompt of the messages
+/// before, with the token that ends the turn. Of answers that are not the last, which a template may rewrite, it is what
+/// the template keeps. Throws UserError naming `place` (file and line) if the template refuses the messages, or renders
+/// an answer so that it does not follow its prompt.
 std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
                                      const std::string& place);
 

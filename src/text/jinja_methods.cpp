@@ -62,6 +62,8 @@ Value repeated(Evaluator& run, const Value& value, int64_t count) {
 
 /// One conversion of "..." % arguments: `spec` is what stands between % and its letter.
 std::string converted(Evaluator& run, const std::string& spec, char letter, const Value& value) {
+  if (spec.find_first_not_of("-+ #0123456789.") != std::string::npos)
+    fail("the format ", brief(spec), " is not supported");
   if (letter == 's' || letter == 'r') {
     std::string text = letter == 's' ? run.to_text(value) : repr(value, run.meter);
     const bool left = spec.find('-') != std::string::npos;
@@ -115,8 +117,6 @@ std::string brace_format(Evaluator& run, const std::string& format, const Argume
       for (const auto& [key, named] : given.by_name)
         if (key == name) value = &named;
       if (!value) fail("str.format() has no argument for {", brief(field), "}");
-      if (spec.find_first_of("<>^=, {") != std::string::npos)
-        fail("the format ", brief(spec), " of str.format() is not supported");
       const bool letter = !spec.empty() && std::isalpha(static_cast<unsigned char>(spec.back()));
       out += spec.empty() ? run.to_text(*value)
                           : converted(run, letter ? spec.substr(0, spec.size() - 1) : spec,

@@ -35,12 +35,15 @@ Json folder_json(const fs::path& file) {
 /// called `name`; a single template is called "default".
 std::shared_ptr<const ChatTemplate> template_in(const fs::path& file, const char* name) {
   const Json json = folder_json(file);
-  const auto made = [&](const Json& text) { return std::make_shared<const ChatTemplate>(text.get<std::string>(), file.string() + ": chat_template"); };
+  const auto made = [&](const Json& text) {
+    return std::make_shared<const ChatTemplate>(text.get<std::string>(), file.string() + ": chat_template");
+  };
   const auto value = json.find("chat_template");
   if (value == json.end()) return nullptr;
   if (value->is_string()) return std::string_view(name) == "default" ? made(*value) : nullptr;
   for (const Json& named : value->is_array() ? *value : Json::array())
-    if (named.is_object() && named.contains("template") && named["template"].is_string() && named.value("name", Json()) == name)
+    if (named.is_object() && named.contains("template") && named["template"].is_string() &&
+        named.value("name", Json()) == name)
       return made(named["template"]);
   return nullptr;
 }
@@ -50,9 +53,11 @@ void set_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, Text
   for (const auto& item : config.items()) {
     const Json& value = item.value();
     const Json& token = value.is_object() && value.contains("content") ? value["content"] : value;
-    if (item.key().ends_with("_token") && token.is_string()) settings.special_tokens[item.key()] = token.get<std::string>();
+    if (item.key().ends_with("_token") && token.is_string())
+      settings.special_tokens[item.key()] = token.get<std::string>();
   }
-  for (const auto& [name, token] : {std::pair{"bos_token", tokenizer.bos_token()}, {"eos_token", tokenizer.eos_token()}})
+  for (const auto& [name, token] :
+       {std::pair{"bos_token", tokenizer.bos_token()}, {"eos_token", tokenizer.eos_token()}})
     if (!token.empty()) settings.special_tokens[name] = token;
 }
 
@@ -60,8 +65,8 @@ void check_date(const Config& config) {
   const std::string& date = config.data.chat_date;
   std::tm day{};
   const char* const end = strptime(date.c_str(), "%Y-%m-%d", &day);
-  BLIPFT_USER_CHECK(end && !*end && date.size() == 10, place_of(config, "data.chat_date"), ": data.chat_date: found ", brief(date),
-                    ", expected a day as 2024-07-26");
+  BLIPFT_USER_CHECK(end && !*end && date.size() == 10, place_of(config, "data.chat_date"), ": data.chat_date: found ",
+                    brief(date), ", expected a day as 2024-07-26");
 }
 
 }  // namespace

@@ -120,6 +120,16 @@ TEST_SUITE("record chat") {
     CHECK(text_with(record(", \"weight\": 0"), settings) == "-é+[A]-V[B]");
   }
 
+  TEST_CASE("keys of records that nothing reads are counted") {
+    const TemporaryDirectory directory;
+    const std::string turns = R"({"tools": [], "messages": [{"role": "user", "content": "U"}], )";
+    const auto dataset = open_dataset(directory.write("a.jsonl", turns + "\"id\": 1}\n" + turns + "\"id\": 2, \"category\": null}\n" +
+                                                                     R"({"prompt": "P", "completion": "C", "system": ""})" + "\n"),
+                                      DatasetFormat::automatic, settings_with(thinking));
+    for (const int64_t i : {0, 1, 2, 1, 0}) (void)dataset->read(i);
+    CHECK(dataset->unread_keys() == "category (1), id (2), system (1)");
+  }
+
   TEST_CASE("Alpaca's system and history, and TRL's prompt and completion as messages") {
     TextSettings settings = settings_with(thinking);
     settings.prompt_style = PromptStyle::chat;

@@ -67,6 +67,8 @@ void warn_of_settings(const TrainingResources& r, TrainingObserver& observer) {
 void print_data(const TrainingResources& r, const Progress::Run& run) {
   const Config& config = r.config();
   std::printf("data       %s\n", data_text(config, r.data, run).c_str());
+  if (const std::string keys = r.data.training.dataset->unread_keys(); !keys.empty())
+    std::printf("note: keys of the records that are not read: %s\n", keys.c_str());
   if (r.data.surveyed())
     std::printf("texts      %s; %s\n", survey_text(loading_settings(config), *r.data.training.texts).c_str(),
                 text_shapes_text(r.plan.memory.text_shapes).c_str());
