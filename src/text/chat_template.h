@@ -25,11 +25,11 @@ std::string chat_format_text(const std::string& name);                     ///< 
 /// be read.
 void set_chat_template(const Config& config, TextSettings& settings);
 
-/// The conversation as one text, in segments (Sample::whole). Trained is what {% generation %} marks, if the template has
-/// such blocks. Otherwise it is, of each answer, what the model would have to say behind the prompt of the messages
-/// before, with the token that ends the turn. Of answers that are not the last, which a template may rewrite, it is what
-/// the template keeps. Throws UserError naming `place` (file and line) if the template refuses the messages, or renders
-/// an answer so that it does not follow its prompt.
+/// Renders a conversation as one text, in segments (Sample::whole). If the template has {% generation %} blocks, their
+/// contents are trained on. Otherwise the trained part of an answer is the text that the model would have to generate
+/// after the prompt of the preceding messages, with the token that ends the turn. A template may rewrite an answer when
+/// other messages follow it; then the trained part is what the template keeps. Throws UserError naming `place` (file and
+/// line) if the template refuses the messages, or if an answer does not follow its prompt in the rendered text.
 std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
                                      const std::string& place);
 
