@@ -99,6 +99,7 @@ class Arena {
 
   int64_t persistent_bytes() const { return private_.persistent_bytes + peer_.persistent_bytes; }
   int64_t transient_bytes() const { return transient_bytes_; }   ///< of the largest pass, gaps included
+  int64_t peer_transient_bytes() const { return peer_transient_bytes_; }  ///< the part of it in the peer block
   int64_t total_bytes() const { return persistent_bytes() + transient_bytes_; }
   /// Returns the bytes of page-locked host memory, which the other functions do not include.
   int64_t host_bytes() const { return host_persistent_bytes_ + host_transient_bytes_; }

@@ -175,7 +175,11 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
       plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(model.units(), plan.engine->store,
                                                                            *plan.engine->strategy, settings));
   // Weights are loaded while the first collectives run, so both need scratch memory at the same time.
-  plan.arena->plan(std::max(plan.loading_bytes + plan.engine->program->warm_up_bytes(), plan.saving_bytes));
+  plan.loading_bytes += plan.engine->program->warm_up_bytes();
+  plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
+  // Scratch memory lies behind the transient memory of the peer block, which is not part of it.
+  plan.loading_bytes += plan.arena->peer_transient_bytes();
+  if (plan.saving_bytes > 0) plan.saving_bytes += plan.arena->peer_transient_bytes();
 }
 
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,

@@ -31,7 +31,7 @@ struct MemoryPlan {
   int64_t fp8_kept_bytes = 0;              // as EngineParts::fp8_kept_bytes
   bool fp8_keep_inputs = false;            // as EngineParts::fp8_keep_inputs
   std::vector<TextShape> text_shapes;      // of all possible steps, ascending
-  int64_t loading_bytes = 0, saving_bytes = 0;  // scratch to load and save weights
+  int64_t loading_bytes = 0, saving_bytes = 0;  // transient memory while weights are loaded and saved
   std::optional<DecodeProgramSettings> decoding;  // set if texts are generated, alone or at validations
   Groups groups() const { return {all.get(), shard.get(), replicate.get()}; }
 };

@@ -198,7 +198,7 @@ def bad_records(space):
     fails(space, 2, [r"run\.yaml:\d+: data\.path|data\.path=", r"has texts alone", r"an ImageFolder"], f"data.path={data}")
     (data / "a.jsonl").write_text('{"instruction": "a cat"}\n')
     fails(space, 2, [r"a\.jsonl:1: found \"instruction\", expected"], f"data.path={data}")
-    fails(space, 2, [r"data\.prompt_style", r"none or a text with \{instruction\}"], "data.prompt_style=non")
+    fails(space, 2, [r"data\.prompt_style", r"none, chat or a text with \{instruction\}"], "data.prompt_style=non")
     config = space.new("both")
     config.write_text(space.config.read_text().replace("  num_workers: 1\n",
                                                        "  num_workers: 1\n  max_seq_length: 9\n"))
