@@ -110,12 +110,11 @@ class JsonDataset final : public Dataset {
 
   /// Counts the unread keys of a record, once for each record.
   void note_unread_keys(int64_t index, const nlohmann::ordered_json& record, const std::string& place) const {
-    const std::vector<std::string> keys = unread_keys_of_record(record, settings_, place);
     const std::lock_guard lock(unread_mutex_);
     seen_.resize(records_.size());
     if (seen_[static_cast<size_t>(index)]) return;
+    for (const std::string& key : unread_keys_of_record(record, settings_, place)) ++unread_[key];
     seen_[static_cast<size_t>(index)] = true;
-    for (const std::string& key : keys) ++unread_[key];
   }
 
   /// Refuses a record with data that is not rendered: training on it would teach the model to answer without this data.
