@@ -433,24 +433,13 @@ std::string percent_format(Evaluator& run, const std::string& format, const List
 }
 
 std::string upper_case(std::string_view text) {
-  static const std::unordered_map<uint32_t, std::string> capitals = [] {
-    std::unordered_map<uint32_t, std::string> table{{0xdf, "SS"}};
-    for (uint32_t c = 0; c < 0x1f000; ++c) {
-      if (c >= 0xd800 && c < 0xe000) continue;
-      const char32_t one = c;
-      const std::string small = in_small_letters(std::u32string_view(&one, 1));
-      size_t at = 0;
-      const uint32_t letter = unicode::next_code_point(small, at);
-      if (at == small.size() && letter != c)
-        if (!table.contains(letter)) unicode::append_utf8(table[letter], c);
-    }
-    return table;
-  }();
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
-    const auto found = capitals.find(unicode::next_code_point(text, at));
-    out += found == capitals.end() ? std::string(text.substr(begin, at - begin)) : found->second;
+    const uint32_t letter = unicode::next_code_point(text, at), capital = unicode::capital_letter(letter);
+    if (letter == 0xdf) out += "SS";
+    else if (capital != letter) unicode::append_utf8(out, capital);
+    else out += text.substr(begin, at - begin);   // ill-formed bytes stay
   }
   return out;
 }

@@ -137,6 +137,15 @@ uint32_t small_letter(uint32_t code_point) {
   return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point)));
 }
 
+uint32_t capital_letter(uint32_t code_point) {
+  if (code_point < 0x80) return code_point - 'a' < 26 ? code_point - 32 : code_point;
+  for (const AddedCapitals& range : added_capitals) {
+    const uint32_t capital = static_cast<uint32_t>(static_cast<int32_t>(code_point) - range.distance);
+    if (capital >= range.first && capital <= range.last) return capital;
+  }
+  return static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code_point)));
+}
+
 std::u32string folded(uint32_t code_point) {
   for (const AddedCapitals& range : added_capitals)
     if (code_point >= range.first && code_point <= range.last && category(code_point) != Cn)

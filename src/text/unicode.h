@@ -33,6 +33,8 @@ bool is_space(uint32_t code_point);           ///< White_Space
 bool is_word_character(uint32_t code_point);  ///< \w of Unicode Technical Standard 18: Oniguruma's differs a little
 /// The small letter of a capital; any other code point itself. U+0130, which has two, too.
 uint32_t small_letter(uint32_t code_point);
+/// The capital of a small letter; any other code point itself.
+uint32_t capital_letter(uint32_t code_point);
 /// Full case folding. `code_point` must be a scalar value.
 std::u32string folded(uint32_t code_point);
 
