@@ -93,7 +93,7 @@ void Generation::load(const TextsToGenerate& work) {
                           std::max(0, tokenizer().pad_id()));
     arena_->commit();
   });
-  if (cut) groups_->expose(arena_->peer_block(), config().parallel.direct_gathers, false);
+  if (cut) expose_memory({.gathers = config().parallel.direct_gathers, .reductions = false}, *groups_, *arena_, engine_->store);
   world_.run_agreeing_on_errors([&] {
     engine_->bind();
     load_weights();

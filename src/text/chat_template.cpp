@@ -189,8 +189,8 @@ std::vector<TextSegment> render_chat(const Conversation& conversation, const Tex
   Rendering rendering(conversation, settings, place);
   const ChatTemplate::Text whole = rendering.text(conversation.messages.size(), false);
   std::vector<TextSegment> segments;
-  const auto add = [&](size_t begin, size_t end, bool learnt) {
-    if (begin < end) segments.push_back({whole.text.substr(begin, end - begin), learnt});
+  const auto add = [&](size_t begin, size_t end, bool trained) {
+    if (begin < end) segments.push_back({whole.text.substr(begin, end - begin), trained});
   };
   size_t done = 0;
   for (const auto& [begin, end] : rendering.spans(whole, trains)) {
