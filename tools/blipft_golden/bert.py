@@ -1,7 +1,7 @@
 """BERT's tokenizers: small ones in every form of files, and ids of transformers.
 
 bert_characters.json holds check sums of ids: of every code point between two letters, and of drawn texts, by a
-vocabulary with single characters of many scripts that the test makes too (its draws are those below).
+vocabulary with single characters of many scripts that the test makes too (its draws are those of draws.py).
 Needs transformers 5 and tokenizers.
 """
 import json
@@ -11,6 +11,7 @@ import tempfile
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
+from .draws import Draws
 from .tokenizer_cases import TRAINING, checksum, write, write_cases
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -22,16 +23,7 @@ RANGES = [(0x21, 0x7E), (0xA1, 0x33FF), (0x4E00, 0x4E7F), (0xA640, 0xA7FF), (0xA
 GROUP, TEXTS_DRAWN, DRAWN_GROUP = 64, 6000, 40
 
 
-class Draws:
-    """The test's generator."""
-
-    def __init__(self):
-        self.state = 42
-
-    def below(self, limit):
-        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
-        return (self.state >> 33) % limit
-
+class TextDraws(Draws):
     def character(self):
         first, last = RANGES[self.below(len(RANGES)) if self.below(3) == 0 else self.below(2)]
         c = first + self.below(last - first + 1)
@@ -97,7 +89,7 @@ def characters(out):
             if len(texts) == GROUP:
                 sums.append(checksum([i for row in tokenizer(texts)["input_ids"] for i in row]))
                 texts = []
-        draws, drawn = Draws(), []
+        draws, drawn = TextDraws(), []
         for _ in range(TEXTS_DRAWN // DRAWN_GROUP):
             rows = tokenizer([draws.text() for _ in range(DRAWN_GROUP)])["input_ids"]
             drawn.append(checksum([i for row in rows for i in row]))

@@ -13,6 +13,7 @@ import tempfile
 
 from transformers import AutoTokenizer
 
+from .draws import Draws
 from .small_tokenizers import opt_reference
 from .tokenizer_cases import LLAMA_ODD, ODD, random_texts, reference, write
 
@@ -51,16 +52,7 @@ def fnv(data):
     return value
 
 
-class Draws:
-    """The test's generator."""
-
-    def __init__(self):
-        self.state = 42
-
-    def below(self, limit):
-        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
-        return (self.state >> 33) % limit
-
+class IdDraws(Draws):
     def ids(self, vocab):
         return [self.below(min(vocab, 300) if self.below(4) == 0 else vocab) for _ in range(1 + self.below(24))]
 
@@ -102,7 +94,7 @@ def small(out, name, rng, count):
 
 def sums(tokenizer, groups):
     """Of ten sequences each: with and without special tokens."""
-    vocab, draws, out = max(tokenizer.get_vocab().values()) + 1, Draws(), []
+    vocab, draws, out = max(tokenizer.get_vocab().values()) + 1, IdDraws(), []
     for _ in range(groups):
         sequences = [draws.ids(vocab) for _ in range(10)]
         out.append([fnv("".join(tokenizer.decode(ids, skip_special_tokens=skip) + "|" for ids in sequences).encode())

@@ -5,14 +5,13 @@ sentencepiece, tokenizers and protobuf. The model joins runs of spaces, as OpenL
 characters.
 """
 import os
-import tempfile
 
-import sentencepiece
 from transformers import LlamaTokenizer
 
+from .sentencepiece_training import train
 from .tokenizer_cases import TRAINING, write, write_cases
 
-RULES = {0xFB01: "66 69", 0x212B: "C5", 0x2126: "3A9", 0x3000: "20", 0xA0: "20", 0x9: "20", 0xA: "20"}
+RULES = {"FB01": "66 69", "212B": "C5", "2126": "3A9", "3000": "20", "A0": "20", "9": "20", "A": "20"}
 FORMS = {
     "sentencepiece_legacy": {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False,
                              "bos_token": {"__type": "AddedToken", "content": "<s>", "lstrip": False,
@@ -26,22 +25,8 @@ FORMS = {
 }
 
 
-def train():
-    with tempfile.TemporaryDirectory() as path:
-        rules, text = os.path.join(path, "rules.tsv"), os.path.join(path, "text.txt")
-        with open(rules, "w", encoding="ascii") as out:
-            out.writelines(f"{code:X}\t{to}\n" for code, to in RULES.items())
-        with open(text, "w", encoding="utf-8") as out:
-            out.write(TRAINING * 4)
-        sentencepiece.SentencePieceTrainer.train(
-            input=text, model_prefix=os.path.join(path, "m"), vocab_size=420, model_type="bpe", byte_fallback=True,
-            split_digits=True, normalization_rule_tsv=rules, num_threads=1, minloglevel=2)
-        with open(os.path.join(path, "m.model"), "rb") as model:
-            return model.read()
-
-
 def make(folder, options):
-    model = train()
+    model = train(TRAINING * 4, RULES, vocab_size=420, model_type="bpe", byte_fallback=True, split_digits=True)
     for name, config in FORMS.items():
         path = os.path.join(folder, name)
         os.makedirs(path, exist_ok=True)

@@ -8,12 +8,12 @@ import os
 import shutil
 import tempfile
 
-import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
+from .sentencepiece_training import train
 from .tokenizer_cases import TRAINING, checksum, encode, reference, write, write_cases
 
 RANDOM, LINES = 60, 200                    # random texts of a tokenizer, lines of each larger file
@@ -206,17 +206,8 @@ def make_t5(out):
     """T5's: a unigram model with SentencePiece's normalizer, and sentinels behind it."""
     path = os.path.join(out, "t5")
     os.makedirs(path, exist_ok=True)
-    with tempfile.TemporaryDirectory() as work:
-        rules, text = os.path.join(work, "rules.tsv"), os.path.join(work, "text.txt")
-        with open(rules, "w", encoding="ascii") as file:
-            file.writelines(f"{code}\t{to}\n" for code, to in T5_RULES.items())
-        with open(text, "w", encoding="utf-8") as file:
-            file.write(TRAINING * 4)
-        sentencepiece.SentencePieceTrainer.train(
-            input=text, model_prefix=os.path.join(work, "m"), vocab_size=136, model_type="unigram", pad_id=0, eos_id=1,
-            unk_id=2, bos_id=-1, normalization_rule_tsv=rules, num_threads=1, minloglevel=2)
-        with open(os.path.join(work, "m.model"), "rb") as file:
-            model = sentencepiece_model_pb2.ModelProto.FromString(file.read())
+    model = sentencepiece_model_pb2.ModelProto.FromString(train(
+        TRAINING * 4, T5_RULES, vocab_size=136, model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
     tokenizer = Tokenizer(models.Unigram([(piece.piece, piece.score) for piece in model.pieces], unk_id=2))
     tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
