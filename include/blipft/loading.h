@@ -110,8 +110,8 @@ class DataLoader {
 /// Creates the loader of a training run. `text_shapes` are the possible shapes of steps, ascending; the last one
 /// holds any step. Pictures are required and decoded only if `inputs` declares them. Prepared samples that will recur
 /// are kept in host memory, up to 1 GiB per rank. A sample that cannot be prepared is a UserError with its name. With
-/// data.on_bad_sample=skip its slot stays empty and the batch reports it, until so many consecutive samples fail that
-/// the data itself must be missing. `device` must outlive the loader. The loader begins with `first_step`.
+/// data.on_bad_sample=skip its slot stays empty and the batch reports it, until the number of consecutive failures
+/// shows that the data itself is missing. `device` must outlive the loader. The loader begins with `first_step`.
 std::unique_ptr<DataLoader> make_data_loader(const LoadingSettings& loading, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,

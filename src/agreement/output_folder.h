@@ -43,7 +43,8 @@ void check_names_free(const Config& config, int64_t first_step, int64_t steps, i
 void remove_results(const Config& config);
 
 /// The folders that a run owns: output.path and the folder of checkpoints. A trial (--smoke) owns a new temporary folder
-/// beside output.path in place of both. All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
+/// next to output.path instead. All ranks make all calls, which throw AgreedError; rank 0 alone reads and changes the
+/// folders.
 class OutputFolder {
  public:
   /// Makes the folders and locks them: from now on no other run changes what is there.

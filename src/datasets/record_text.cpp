@@ -41,7 +41,7 @@ void read_conversation(const Conversation& conversation, const TextSettings& set
   sample.whole = true;
 }
 
-/// The messages before the last answer that is learnt; that answer is the reference.
+/// The messages before the last answer that is trained on; that answer is the reference.
 void read_conversation_prompt(Conversation conversation, const TextSettings& settings, const std::string& place,
                               Dataset::Prompt& prompt) {
   Json& messages = conversation.messages;

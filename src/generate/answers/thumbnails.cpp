@@ -15,7 +15,7 @@ namespace {
 
 // In a page: mail takes files of some 18 MB.
 constexpr int64_t kMaxBytes = int64_t{12} << 20;
-// As large as they are shown; photos of this size come to about 14 KB in base64, and so many of them to kMaxBytes.
+// kSide is the size on the page. A photo of this size takes about 14 KB in base64, so that kPictures of them fill kMaxBytes.
 constexpr int64_t kSide = 240, kMinSide = 64, kPictures = 800;
 
 int64_t side_of(int64_t pictures) {

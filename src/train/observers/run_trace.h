@@ -16,8 +16,9 @@ namespace blipft {
 
 class RunTrace final : public TrainingObserver {
  public:
-  /// Opens the file, notes what is known of the run, and starts the sampling of the device. `start_ns`: unix_ns() of the run's
-  /// start, the same on every rank. `part`: of the run, next_part() where it goes on from a checkpoint. The resources outlive this.
+  /// Opens the file, writes the facts of the run, and starts to sample the device. `start_ns` is unix_ns() at the run's
+  /// start, equal on all ranks. `part` is the number of this part of the run: next_part() if it resumes from a
+  /// checkpoint. `resources` must outlive the trace.
   RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t part);
   static std::string path(const Config& config, int64_t part, int64_t rank);
   /// The part that a resumed run is: one more than the highest of any rank in the output folder, as rank
