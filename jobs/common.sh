@@ -1,6 +1,6 @@
-# What the job scripts share. They source it and call `train NAME RUN-FILE [section.key=value ...]`.
+# Shared code of the job scripts. They source it and call `train NAME RUN-FILE [section.key=value ...]`.
 
-# What ./blipft was built with; names differ from cluster to cluster.
+# The modules that ./blipft was built with; names differ from cluster to cluster.
 # module purge
 # module load gcc cuda nccl openmpi hdf5
 
@@ -24,8 +24,8 @@ seconds_left() {
   echo $((end - $(date +%s)))
 }
 
-# Trains, in runs/NAME-JOB, from the newest checkpoint in there. A run that was told to stop writes a checkpoint and
-# ends with code 75, and its job goes back into the queue under the same number. It is told by SIGUSR1, which the
+# Trains, in runs/NAME-JOB, from the newest checkpoint in there. A run that is stopped writes a checkpoint and
+# ends with code 75, and its job goes back into the queue under the same number. The signal is SIGUSR1, which the
 # scripts ask Slurm for 120 s before the time limit (it may come a minute earlier still; --signal=USR1@300 leaves time
 # for a larger checkpoint), by SIGTERM, with which Slurm preempts, or, where no signal came, by a time limit of its
 # own, BLIPFT_MARGIN seconds (60) before Slurm's. A node that dies takes what no checkpoint has:
@@ -68,7 +68,7 @@ train() {
   # Threads of CPU ranks sleep while they wait for each other; otherwise they spin for milliseconds.
   [ "$gpus" -gt 0 ] || export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
   # The number of CPUs is said here because srun does not take it from sbatch. Ranks end by themselves when one fails,
-  # and all of them with 75 when they are told to stop: Slurm must not kill the last for the first one's code.
+  # and all of them with 75 when they are stopped: Slurm must not kill the last for the first one's code.
   unset SLURM_CPUS_PER_GPU SLURM_CPUS_PER_TASK
   srun --mpi=pmix --nodes="$nodes" --ntasks="$ranks" --ntasks-per-node="$node_ranks" --cpus-per-task="$cpus" \
        --kill-on-bad-exit=0 "$program" "${run[@]}" || status=$?
@@ -78,7 +78,7 @@ train() {
   # 75: there is a checkpoint. 138 and 143: SIGUSR1 and SIGTERM came before the run listened for them, as it started.
   case "$status" in
     75 | 138 | 143)
-      echo "$name: was told to stop; the same command with output.path=$output goes on with the run"
+      echo "$name: was stopped; the same command with output.path=$output goes on with the run"
       # A job that is being ended (COMPLETING) is requeued by Slurm itself, or was cancelled by its user.
       case "$(squeue --noheader --job="$SLURM_JOB_ID" --format=%T)" in
         RUNNING | SIGNALING) scontrol requeue "$SLURM_JOB_ID" && echo "$name: back in the queue" ;;

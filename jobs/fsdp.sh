@@ -3,7 +3,7 @@
 #
 #   sbatch --gpus-per-node=8 jobs/fsdp.sh       eight GPUs; ranks, CPUs and memory follow
 #
-# Where jobs may not go back into the queue, a chain of jobs goes on with one run: each starts when the one before it
+# If jobs may not be requeued, a chain of jobs goes on with one run: each starts when the one before it
 # was stopped (code 75), and is dropped when that one was done:
 #   first=$(sbatch --parsable --no-requeue jobs/fsdp.sh output.path=runs/long)
 #   sbatch --no-requeue --dependency=afternotok:$first --kill-on-invalid-dep=yes jobs/fsdp.sh output.path=runs/long

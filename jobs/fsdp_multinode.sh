@@ -24,5 +24,5 @@ export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 
 # parallel.shard_ranks=node cuts the parameters over the GPUs of a node only, and sums gradients over the nodes: much
 # less goes through the network, and a rank holds twice (here: 2 nodes) the parameters, gradients and optimizer state.
-# Where the plan says that it fits, it is mostly faster; add it to this script's arguments.
+# If the plan says that it fits, it is mostly faster; add it to this script's arguments.
 train fsdp_multinode inputs/fsdp.yaml "$@"

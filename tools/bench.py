@@ -53,7 +53,7 @@ USUAL = dict(steps=10, repeats=1, budget=None)
 
 
 class Bench:
-    """What all runs share: arguments, GPUs, inputs, the time that is left, and the record that bench.json holds."""
+    """The settings of all runs: arguments, GPUs, inputs, the time that is left, and the record that bench.json holds."""
 
     def __init__(self, arguments, gpus, ranks, out):
         self.arguments, self.gpus, self.ranks, self.out = arguments, gpus, ranks, out
@@ -71,7 +71,7 @@ class Bench:
         return min(self.arguments.row_timeout, left) if left > (0 if self.smoke else seconds) else None
 
     def cut_short(self, error, limit):
-        """Whether the end of the budget is why a command failed that had so long."""
+        """Returns True if a command that ran this long failed because the budget ended."""
         return isinstance(error, OutOfTime) and limit < self.arguments.row_timeout
 
     def run(self, command, log, gpus, estimate):
@@ -178,7 +178,7 @@ class Bench:
         entry["torch_" + variant] = self.torch_results[line]
 
     def say_estimates(self, chosen, variants):
-        """What the rows will take, as on H200; the record keeps it beside what they took."""
+        """The expected seconds of the rows, as on H200; the record has them next to the actual seconds."""
         steps, total, known = self.arguments.steps, 20, set()
         for row in chosen:
             if self.ranks_of(row) < 2 and row["strategy"] != "single":
@@ -249,7 +249,7 @@ def parse_arguments():
     add("--fp8", action="store_true", help="time products in fp8; --rows: " + ", ".join(fp8.NAMES))
     add("--families", action="store_true", help="time families at full size; --rows: " + ", ".join(families.NAMES))
     add("--llama", action="store_true", help="time LLaMA on one to four GPUs; --rows: " + ", ".join(llama.NAMES))
-    add("--free", type=float, help="with --auto: hold the GPU's memory but for so many GiB")
+    add("--free", type=float, help="with --auto: occupy the GPU's memory except for this many GiB")
     add("--cpu-smoke", action="store_true", help="a tiny model on two CPU ranks: tests this script, measures nothing")
     arguments = parser.parse_args()
     for key, value in (AUTO if arguments.auto else QUICK if arguments.quick else USUAL).items():

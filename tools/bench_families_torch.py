@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What tools/bench.py --families and --llama put beside blipft: the same training step in transformers (and PEFT), random weights, bf16.
+"""The PyTorch side of tools/bench.py --families and --llama: the same training step in transformers (and PEFT), random weights, bf16.
 
     python3 tools/bench_families_torch.py --model FOLDER --batch 2 --accumulate 8 --tokens 4096 [--lora 16] [--recompute]
     torchrun --nproc-per-node 4 tools/bench_families_torch.py --strategy fsdp --shard-ranks 2 [--mixed] ...
 
-FOLDER has a config.json. Layers are compiled, AdamW is the fused one, attention is scaled_dot_product_attention. Of a model
-with pictures --tokens are those that the language model learns. The last line is RESULT and a JSON object: step_s (the median
+FOLDER has a config.json. Layers are compiled, AdamW is the fused one, attention is scaled_dot_product_attention. With
+pictures, --tokens counts the labels of the language model. The last line is RESULT and a JSON object: step_s (the median
 distance between the beginnings of consecutive steps on the device's clock), allocated_gib at the peak, parameters, loss.
 """
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/bench.py --generate puts beside blipft: transformers' generate(), random weights in bf16.
+"""The PyTorch side of tools/bench.py --generate: transformers' generate(), random weights in bf16.
 
     python3 tools/bench_generate_torch.py --model FOLDER --batch 64 --prompt 128 --new 256 [--beams 5] [--best]
 

@@ -8,7 +8,7 @@
 
 namespace blipft::bench {
 
-/// What the gradient of a layer's input is added to.
+/// The tensor to which the gradient of a layer's input is added.
 enum class Addend { none, itself, another };
 
 /// y [m, n] = act(x [m, k] w^T + bias) + residual

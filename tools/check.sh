@@ -87,16 +87,16 @@ else
 fi
 
 # Each part is a function, run in a shell of its own, which leaves its numbers in a file; where parts run beside each other,
-# so goes what they print, which is told one part after the other.
+# so does their output, which is printed one part after the other.
 # Tensors of the tests are small: threads and ranks mostly wait for each other. They are not to spin meanwhile: where the processors
 # have other work too, that takes ten times as long.
 # The GPU's operations are compared with the CPU's on large tensors too: where there are many processors, more of them.
 threads=$((cores > 32 ? 8 : cores > 8 ? cores / 4 : cores > 2 ? 2 : cores))
 export OMP_WAIT_POLICY=passive
-# Those on a GPU wait much for it, and for each other's start.
+# Tests on a GPU often wait for it, and for each other's start.
 at_once=$((cuda ? cores / 2 : cores / 8))
 [ $at_once -gt 1 ] && [ -z "$san" ] || at_once=1
-parts=0 told=0
+parts=0 printed=0
 stop() {
   for job in $(jobs -p); do pkill -TERM -P "$job"; done
   exit 130
@@ -115,21 +115,21 @@ part() {
   ) &
   [ $at_once = 1 ] && wait && tell
 }
-# Tells of the parts that have ended, in order.
+# Prints the results of parts that have ended, in order.
 tell() {
   local p f s
-  while [ -e "$logs/part$told.numbers" ]; do
-    [ ! -e "$logs/part$told.out" ] || cat "$logs/part$told.out"
-    read -r p f s < "$logs/part$told.numbers"
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) told=$((told + 1))
+  while [ -e "$logs/part$printed.numbers" ]; do
+    [ ! -e "$logs/part$printed.out" ] || cat "$logs/part$printed.out"
+    read -r p f s < "$logs/part$printed.numbers"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) printed=$((printed + 1))
   done
 }
 tell_all() {
   wait
   tell
   # A part that was killed has no numbers.
-  [ $told = $parts ] && return
-  echo "part $told of $parts did not end"
+  [ $printed = $parts ] && return
+  echo "part $printed of $parts did not end"
   failed=$((failed + 1))
 }
 
@@ -210,7 +210,7 @@ else
   part unit_tests "unit tests"
 fi
 
-# What OpenBLAS runs depends on the processor, and each kernel adds up in an order of its own.
+# OpenBLAS selects kernels by the processor, and each kernel sums in its own order.
 has_flags() {
   local flag
   for flag in "$@"; do grep -qw -m1 "$flag" /proc/cpuinfo || return 1; done

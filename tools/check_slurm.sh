@@ -7,7 +7,7 @@
 # Runs test/slurm/slurm_runs.py (the tests whose names hold a WORD) in namespaces of its own: the cluster's daemons,
 # folders, hosts and ports are seen by nobody else, and the kernel ends and removes all of them with the first process,
 # however that ends. Needs root, for the namespaces, and Debian's slurm and munge, which are installed where they are
-# missing. Where that cannot be: "SKIPPED slurm (why)", and exit status 0. Takes about a minute; 3 at most.
+# missing. If that is not possible: "SKIPPED slurm (why)", and exit status 0. Takes about a minute; 3 at most.
 
 cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:/usr/sbin:/sbin  # Slurm's daemons

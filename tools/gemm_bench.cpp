@@ -98,7 +98,7 @@ std::vector<Product> products_of_step(int64_t batch, int64_t text) {
   return products;
 }
 
-/// What to search for, of all batches and texts those that the settings leave.
+/// The products to search: all batches and texts that the settings leave.
 std::vector<Product> chosen_products(const std::vector<Product>& all, const GemmPlanner& planner,
                                      const Settings& settings, size_t& number) {
   std::vector<Product> chosen;

@@ -23,7 +23,7 @@ TABLE = [
     [("generate", "",
       "plan/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models/ loading/ datasets/ pictures/ text/ "
       "config store optimizers formats comm memory io/ unit ops/ base/")],
-    # What is timed on the machine before a run.
+    # Timings on the machine before a run.
     [("tune", "",
       "plan/ checkpoint agreement liveness engine/ weights/ trace strategies models loading datasets pictures text config store "
       "optimizers formats comm memory io unit ops/ base/")],
@@ -36,7 +36,7 @@ TABLE = [
     [("checkpoint", "",
       "agreement/ liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats "
       "comm memory io/ unit ops/ base/")],
-    # The same inputs on all ranks; the folders and files of runs: whose they are, locks, what may be removed.
+    # Equality of inputs on all ranks; the folders and files of runs: owners, locks, what may be removed.
     [("agreement", "",
       "liveness/ engine/ weights/ trace/ strategies models loading datasets pictures text config store optimizers formats comm memory "
       "io/ unit ops/ base/")],
@@ -151,7 +151,7 @@ class House:
                 self.rooms.append(room)
 
     def room_of(self, path):
-        """Of a file "src/..." or "include/..."; None: it is in none."""
+        """Returns the room of a file "src/..." or "include/...", or None."""
         if path in LOOSE_FILES:
             return LOOSE_FILES[path]
         parts = path.split("/")
@@ -223,7 +223,7 @@ class Layering:
     def reached(self, path, target):
         """The headers on the way from `target` to the first that the room of `path` may not know; []: there is none.
 
-        Ways through an include that is a breach itself, or through the room's own headers, are told of there.
+        Ways through an include that is a breach itself, or through the room's own headers, are reported there.
         """
         room = self.house.room_of(path)
         ways, seen = [[target]], {target}

@@ -6,7 +6,7 @@
 demo/data is an ImageFolder: metadata.jsonl ({"file_name", "text"} a line) and images/*.jpg, 96 to 160 pixels a side,
 with one or two coloured shapes that the caption describes. demo/model is a Hugging Face directory: config.json (Blip2
 with an OPT decoder, 1.8 million parameters), preprocessor_config.json and a byte-level BPE tokenizer trained on the
-captions, in both forms of files, with the ids of OPT's special tokens. Needs numpy and PIL. The same seed gives the
+captions, in both forms of files, with the ids of OPT's special tokens. Needs numpy and PIL. A seed always gives the
 same captions and pictures.
 """
 import argparse

@@ -5,7 +5,7 @@
 
 demo-llama/data/instructions.jsonl holds {"instruction", "input", "output"} a line: words to be spelt, turned around,
 counted or put in order, and small sums. demo-llama/model is a Hugging Face directory: config.json (LlamaForCausalLM, 0.9
-million parameters, grouped queries) and a byte-level BPE tokenizer trained on the texts. The same seed gives the same
+million parameters, grouped queries) and a byte-level BPE tokenizer trained on the texts. A seed always gives the same
 texts. Needs numpy.
 """
 import json

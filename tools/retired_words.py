@@ -2,12 +2,14 @@
 """Retired words: names, comments, messages and pages do not use the words of tools/retired_words.txt. tools/code_rules.py checks it.
 
 The list has three parts. "names": parts of C++ identifiers with several parts (most_rows, kMostRows). "openings": the first
-words of a sentence in a comment. "texts": words of messages (string literals) and of pages. "allow FILE WORD: reason" excepts a
-word in a file.
+words of a sentence in a comment or docstring. "texts": words of messages (string literals), scripts, run files and pages.
+"allow FILE WORD: reason" excepts a word in a file.
 """
 import collections
+import io
 import os
 import re
+import tokenize
 
 LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "retired_words.txt")
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')
@@ -94,6 +96,40 @@ def of_code(words, lines):
     yield from openings(words["openings"], comment)
 
 
+def of_python(words, lines):
+    comment, last = [], None                # last: the line of a comment that stands alone
+    for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
+        number = token.start[0]
+        if token.type == tokenize.COMMENT:
+            alone = not token.line[:token.start[1]].strip()
+            if not alone or last != number - 1:
+                yield from openings(words["openings"], comment)
+                comment = []
+            comment.append((number, token.string.lstrip("#: ")))
+            last = number if alone else None
+        elif token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None)):
+            text = list(enumerate(token.string.split("\n"), number))
+            if token.string.startswith('"""'):
+                yield from openings(words["openings"], [(line, part.strip('" ')) for line, part in text])
+            for line, part in text:
+                yield from texts(words["texts"], line, part)
+    yield from openings(words["openings"], comment)
+
+
+def of_script(words, lines):
+    """Shell scripts and run files, whose comments begin with #."""
+    comment = []
+    for number, line in enumerate(lines, 1):
+        code, _, text = line.partition("#") if line.startswith("#") or " #" in line else (line, "", "")
+        if code.strip() or not text:
+            yield from openings(words["openings"], comment)
+            comment = []
+        if text:
+            comment.append((number, text.strip()))
+        yield from texts(words["texts"], number, line)
+    yield from openings(words["openings"], comment)
+
+
 def of_page(words, lines):
     fenced = False
     for number, line in enumerate(lines, 1):
@@ -102,11 +138,18 @@ def of_page(words, lines):
             yield from texts(words["texts"], number, re.sub(r"`[^`]*`", " ", line))
 
 
+CHECKS = {".h": of_code, ".cpp": of_code, ".cu": of_code, ".cuh": of_code, ".py": of_python, ".sh": of_script, ".yaml": of_script,
+          ".md": of_page}
+FOLDERS = ("include", "src", "test", "tools", "inputs", "jobs")
+
+
 def files():
-    for top in ("include", "src"):
+    for top in FOLDERS:
         for folder, _, names in sorted(os.walk(top)):
-            yield from (f"{folder}/{name}" for name in sorted(names) if name.endswith((".h", ".cpp", ".cu", ".cuh")))
-    pages = ["README.md"] + ([f"docs/{name}" for name in sorted(os.listdir("docs"))] if os.path.isdir("docs") else [])
+            if "fuzz/corpus" not in folder:
+                yield from (f"{folder}/{name}" for name in sorted(names) if os.path.splitext(name)[1] in CHECKS)
+    pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+    pages += [f"docs/{name}" for name in sorted(os.listdir("docs"))] if os.path.isdir("docs") else []
     yield from (page for page in pages if page.endswith(".md") and os.path.exists(page))
 
 
@@ -116,7 +159,7 @@ def breaches():
     for path in files():
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read().split("\n")
-        for number, word, better, context in (of_page if path.endswith(".md") else of_code)(words, lines):
+        for number, word, better, context in CHECKS[os.path.splitext(path)[1]](words, lines):
             if (path, word) not in allowed:
                 found.append(f"{path}:{number}: \"{word}\" in \"{context[:60]}\"; write {better}")
     return found

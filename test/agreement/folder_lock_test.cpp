@@ -87,7 +87,7 @@ TEST_CASE("a lock whose process was killed does not stand in the way, nor does o
   CHECK(std::filesystem::is_empty(folder.path));
 }
 
-TEST_CASE("another machine's lock is told of with what to do, but not after its job was requeued") {
+TEST_CASE("another machine's lock is reported with a remedy, but not after its job was requeued") {
   const TemporaryDirectory folder;
   LockOwner owner = LockOwner::self();
   owner.host = "node7", owner.boot = "another", owner.job = "4711", owner.job_restarts = "";
@@ -114,7 +114,7 @@ TEST_CASE("another machine's lock is told of with what to do, but not after its 
   CHECK(read_text_file(folder / "run.lock").size() == 100000);
 }
 
-TEST_CASE("a lock whose process has lost its launcher is waited for, and no longer than asked for") {
+TEST_CASE("a lock whose process has lost its launcher is waited for, and no longer than the limit") {
   const TemporaryDirectory folder;
   const auto start_process = [] {
     const pid_t child = fork();

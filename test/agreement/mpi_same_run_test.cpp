@@ -44,7 +44,7 @@ struct Names final : Dataset {
 }  // namespace
 
 TEST_SUITE("mpi same run") {
-  TEST_CASE("another configuration on one rank is told on all, with key, places and values") {
+  TEST_CASE("another configuration on one rank is reported on all, with key, places and values") {
     const World& world = mpi_world();
     const int64_t last = world.size() - 1;
     CHECK(config_message([](Config&) {}) == "");
@@ -62,7 +62,7 @@ TEST_SUITE("mpi same run") {
                          "start them alike"));
     CHECK(contains(config_message([](Config& config) { config.train.seed = 7; }), "train.seed is 7 (run.yaml), but"));
     CHECK(contains(config_message([](Config& config) { config.data.val_path = "/there"; }), "data.val_path is given"));
-    // What may differ from machine to machine.
+    // Keys that may differ between machines.
     CHECK(config_message([](Config& config) {
             config.model.path = config.data.path = "/scratch";
             config.data.num_workers = 99, config.data.prefetch_steps = 9, config.parallel.threads = 3;
@@ -86,7 +86,7 @@ TEST_SUITE("mpi same run") {
                          ": a is y, but on rank 0 (", world.host(), ") it is x; do"));
   }
 
-  TEST_CASE("an error that all ranks have alike is told as it is, any other with rank and host") {
+  TEST_CASE("an error that all ranks have alike is reported unchanged, any other with rank and host") {
     const World& world = mpi_world();
     const int64_t last = world.size() - 1;
     CHECK(agreed([&] { world.run_agreeing_on_errors([] { throw UserError("the same"); }); }) == "the same");

@@ -1,4 +1,4 @@
-// What is checked of an output folder before a run begins, and what is removed when it overwrites.
+// Checks of an output folder before a run begins, and removals if it overwrites.
 #include <doctest/doctest.h>
 #include <sys/statvfs.h>
 
@@ -212,7 +212,7 @@ TEST_CASE("a trace is known by what is in it, also that of a run which was kille
   CHECK(own_trace_files(folder.path.string()).size() == 2);
 }
 
-TEST_CASE("a disk without room is told with all that is to be written, before it is") {
+TEST_CASE("a disk without room is reported with all that is to be written, before it is") {
   const TemporaryDirectory folder;
   const Config config = config_in(folder);
   struct statvfs info{};
@@ -227,7 +227,7 @@ TEST_CASE("a disk without room is told with all that is to be written, before it
   CHECK(contains(refusal, "free, but this run is going to write "));
   CHECK(contains(refusal, ": model "));
   CHECK(contains(refusal, ", checkpoints "));
-  // What it can do without is warned of; what it removes first counts as free.
+  // Optional files cause a warning; files that the run removes first count as free.
   const std::string warning = check_room(config, {{"model", free / 4, model}, {"trace", 2 * free, model, false}});
   CHECK_MESSAGE(contains(warning, "the disk of " + model), warning);
   CHECK(check_room(config, {{"model", free * 3 / 2, model}}, {{"", free, model}}) == "");

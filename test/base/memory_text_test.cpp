@@ -15,7 +15,7 @@ TEST_CASE("an amount that stands alone takes GiB from one GiB on, else MiB") {
   CHECK(memory_text(int64_t{5} << 29) == "2.50 GiB");
 }
 
-TEST_CASE("amounts that are told together share the unit of all") {
+TEST_CASE("amounts that are printed together share one unit") {
   const MemoryUnit large(int64_t{2} << 30), small(int64_t{200} << 20);
   CHECK(large(int64_t{1} << 29) == 0.5);
   CHECK(std::string(large.name) == "GiB");

@@ -1,4 +1,4 @@
-// What is printed on a terminal, and to a reader that takes nothing.
+// Output to a terminal, and to a reader that takes nothing.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>

@@ -29,7 +29,7 @@ ControlChannel::Event next(ControlChannel& channel) {
 }  // namespace
 
 TEST_SUITE("control channel") {
-  TEST_CASE("ranks join, messages go both ways, and a closed end is told") {
+  TEST_CASE("ranks join, messages go both ways, and a closed end is reported") {
     ControlChannel server(3);
     auto other = std::make_unique<ControlChannel>(server.address(), 2, server.address().host);
     REQUIRE(other->open());

@@ -37,7 +37,7 @@ bool sleeps() {
   return policy && std::string(policy) == "passive";
 }
 
-// Of this thread.
+// The time of this thread.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

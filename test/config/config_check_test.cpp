@@ -125,7 +125,7 @@ TEST_SUITE("config") {
     const auto refused = [&](const Config& some, int64_t ranks) {
       return approved(about_file(message_of([&] { resolve_for_ranks(some, ranks); }), some.file));
     };
-    // What does not come out even leaves places empty: 10 samples of a rank in 3 micro-batches of at most 4.
+    // An uneven division leaves slots empty: 10 samples of a rank in 3 micro-batches of at most 4.
     CHECK(resolve_for_ranks(config, 5).train.accumulate_grad_batches == 3);
     CHECK(samples_of_a_step(resolve_for_ranks(config, 5), 5) == 48);
     for (const char* means : {"loss_normalization: micro_batch", "loss_on_padding: true"})

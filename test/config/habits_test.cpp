@@ -1,4 +1,4 @@
-// What people do on a first day: settings that contradict the run file, and words and ways of other programs. Each has
+// Habits of new users: settings that contradict the run file, and words and ways of other programs. Each has
 // its result or its message here.
 #include <doctest/doctest.h>
 
@@ -188,14 +188,14 @@ TEST_SUITE("config") {
     CHECK(config.train.warmup_steps == 50);
   }
 
-  TEST_CASE("a micro-batch given alone that changes the samples of a step is told") {
+  TEST_CASE("a micro-batch given alone that changes the samples of a step is reported") {
     const auto notes = [](const std::string& train, const std::vector<std::string>& overrides) {
       return load(base + "train: {" + train + "}\n", overrides).notes;
     };
     const std::vector<std::string> told = notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=8"});
     REQUIRE(told.size() == 1);
     CHECK(names(approved(told[0]), {"override \"train.batch_size=8\":"}));
-    // What it says, and it says nothing of that itself.
+    // The note, and the file itself has no such note.
     const Config kept = load(base + "train: {batch_size: 4, accumulate_grad_batches: 8}\n",
                              {"train.batch_size=8", "train.total_batch_size=32"});
     CHECK(kept.notes.size() == 1);
@@ -263,7 +263,7 @@ TEST_SUITE("config") {
     CHECK(contains(word("output.memory_every", "-1"), "expected an integer >= 0"));
   }
 
-  TEST_CASE("a trial keeps what is learnt and leaves nothing behind") {
+  TEST_CASE("a trial keeps the training settings and leaves nothing behind") {
     Config config = load(base + "train: {max_epochs: 1, limit_train_batches: 3, val_check_interval: 2}\n"
                                 "output: {save_model: true, save: trained, overwrite: true}\n"
                                 "checkpoint: {every_steps: 1, resume: auto, path: c}\n",
@@ -324,7 +324,7 @@ TEST_SUITE("config") {
     const std::string all = std::accumulate(config.notes.begin(), config.notes.end(), std::string());
     CHECK(contains(all, "data.prompt_style=alpaca as in the run of the weights ("));
     CHECK(contains(all, ", not none (" + place + "). To use another value, give data.prompt_style="));
-    // What a key's absence means is not lost in a file that is written.
+    // The meaning of an absent key is not lost in a file that is written.
     CHECK(!contains(to_yaml(run, false), "prompt_style"));
     CHECK(!contains(to_yaml(run, false), "num_beams"));
     CHECK(contains(to_yaml(run, false), "max_new_tokens: 3"));

@@ -86,7 +86,7 @@ std::string value_for(const Condition& condition, bool holds) {
   return "";
 }
 
-/// Adds keys until no row but `except` refuses the values. Those of `fixed` stay.
+/// Adds keys until no row but `except` refuses the values. Keys in `fixed` stay.
 void repair(Values& values, const Keys& fixed, const KeyConflict* except = nullptr) {
   for (size_t i = 0; i < kRepairs; ++i) {
     const auto& rows = key_conflicts();
@@ -292,7 +292,7 @@ TEST_SUITE("config") {
     // No limit is no statement against the other limit.
     CHECK(load(base + "train: {max_steps: 4}\n", {"train.max_epochs=-1"}).train.max_steps == 4);
     CHECK(load(base + "train: {max_epochs: 5}\n", {"train.max_steps=-1"}).train.max_epochs == 5);
-    // Where the loss depends on the micro-batch, the program cannot choose another one.
+    // If the loss depends on the micro-batch, the program cannot choose another one.
     const std::string padded = base + "train: {batch_size: 16, loss_on_padding: true}\n";
     CHECK(load(padded, {"train.total_batch_size=8"}).train.batch_size == 16);
   }

@@ -55,7 +55,7 @@ inline std::string any_message(const std::string& text, const std::vector<std::s
   const RunFile file(text);
   return about_file(message_of([&] { load_config(file.name(), overrides); }), file.name());
 }
-/// The same, and its words are approved; those of a YAML error are the library's.
+/// Returns the same message after it was approved. The wording of a YAML error is the library's.
 inline std::string message(const std::string& text, const std::vector<std::string>& overrides = {}) {
   const std::string what = any_message(text, overrides);
   return contains(what, "not valid YAML") || contains(what, "as YAML has it") ? what : approved(what);

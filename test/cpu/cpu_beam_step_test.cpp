@@ -63,7 +63,7 @@ struct Search {
     args.closed = tensor_of(closed, {texts});
     ops->beam_step(args, {});
   }
-  /// What a decode step does before the next logits: the last ids go into the cache, and each beam reads its text.
+  /// The work of a decode step before the next logits: the last ids go into the cache, and each beam reads its text.
   void check_cache() {
     for (int64_t s = 0; s < state.slots; ++s)
       if (const Ids text = state.text(s); state.grows(s))

@@ -202,7 +202,7 @@ TEST_SUITE("cpu_decode") {
                          Error);
   }
 
-  TEST_CASE("cache_write turns what it is told to first, and refuses keys that lie elsewhere") {
+  TEST_CASE("cache_write first rotates where requested, and refuses keys that lie elsewhere") {
     constexpr int64_t kHeads = 3, kKvHeads = 2, kSize = 6, kQ = kHeads * kSize, kKv = kKvHeads * kSize;
     const auto arguments = [&](OpContext& c) {
       const Tensor qkv = c.inout("qkv", kF32, {2, kQ + 2 * kKv});

@@ -114,7 +114,7 @@ TEST_SUITE("cpu_device") {
     };
     fails([](LinearForward& a) { a.y = Tensor{a.y.data, kF32, {6, 5}}; },
           "linear_forward: y has shape [6, 5], expected 6 rows of 4");
-    // Of two faults, the one that a caller can make sense of: the shape, whatever its row stride.
+    // If two things fail, the error that a caller can understand is reported: the shape, whatever its row stride.
     fails([](LinearForward& a) { a.y.shape = {6, 5}; }, "linear_forward: y has shape [6, 5], expected 6 rows of 4");
     fails([](LinearForward& a) { a.w.dtype = kBf16; }, "linear_forward: w has dtype bf16, expected f32");
     fails([](LinearForward& a) { a.x.dtype = DType::i32; }, "linear_forward: x has dtype i32, expected f32 or bf16");

@@ -1,5 +1,5 @@
 // The random bits of dropout, as philox.h documents them: how often elements and pairs of them are dropped, and that all
-// ways to ask for an element agree. What dropout does to an op's output is in cpu_ops_test.cpp.
+// ways to ask for an element agree. cpu_ops_test.cpp tests the effect of dropout on an op's output.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -99,7 +99,7 @@ Vec gated(GateActivation activation, const Vec& gate_up, size_t inner) {
   return y;
 }
 
-/// Of one head each, [tokens, d] and as many keys.
+/// One head each, [tokens, d] and as many keys.
 struct Scores {
   int64_t tokens, d, window, keys;
   double scale, cap;

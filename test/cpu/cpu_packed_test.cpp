@@ -64,7 +64,7 @@ struct Side {
   Tensor output(const std::string& name, DType t, int64_t cols) { return context.output(name, t, {count(), cols}); }
   int64_t count() const { return packed ? total_rows(rows) : static_cast<int64_t>(rows.size()) * most; }
   Packing packing() { return packed ? make_packing(context, rows, most) : Packing{}; }
-  /// What the packed side should have of the output `t`.
+  /// The expected packed rows of the output `t`.
   Vec kept(const Tensor& t) const {
     const Vec all = context.read(t);
     return packed ? all : pack(all, t.cols(), existing(rows, most));
@@ -236,7 +236,7 @@ void check_blocks(DType t, int64_t offset, int64_t left_out, const Rows& rows, i
   CHECK(c.read(spread.blocks) == expected);
 }
 
-/// That a call with these arguments throws an error with this text, on the CPU and in the plan backend: `contents` are
+/// Checks that a call with these arguments throws an error with this text, on the CPU and in the plan backend: `contents` are
 /// seen by the CPU alone.
 template <class F>
 void check_refused(const char* text, bool contents, F f) {

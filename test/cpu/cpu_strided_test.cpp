@@ -22,7 +22,7 @@ Both make_both(OpContext& c, const std::string& name, DType t, int64_t cols) {
   return {wide, columns, c.values(name + " copy", t, c.read(columns)).view({kM, cols})};
 }
 
-/// The same, to be written: `before` is what the wide matrix holds now.
+/// The output tensor: `before` is what the wide matrix holds now.
 struct Written {
   Tensor wide;
   MatrixView columns;

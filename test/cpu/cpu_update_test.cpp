@@ -35,7 +35,7 @@ struct Codes {
   Quantized q;
 };
 
-/// Of step t, counted from 1.
+/// The scalars of step t, counted from 1.
 Numbers step_scalars(int64_t t, float lr, double beta1, double beta2) {
   const auto correction = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(t))); };
   return Numbers({lr, correction(beta1), correction(beta2), 1, 0, static_cast<float>(t), 0, 0});
@@ -171,7 +171,7 @@ TEST_SUITE("cpu update") {
     const Vec x = c.read(c.input("x", kF32, {kSamples, kSize})), target = c.read(c.input("w", kF32, {kSize, kSize}));
     Numbers plain(kF32, n), coded(kF32, n), grad(kF32, n), m(kF32, n), v(kF32, n);
     Codes m8(CodeBook::dynamic8, n), v8(CodeBook::dynamic8_unsigned, n);
-    // Of samples [first, first + count), the mean of (x (w - target))^2 / 2 and its gradient.
+    // The mean of (x (w - target))^2 / 2 over samples [first, first + count), and its gradient.
     const auto loss = [&](const Tensor& w, int64_t first, int64_t count) {
       double sum = 0;
       std::fill_n(grad.begin(), n, 0.0f);

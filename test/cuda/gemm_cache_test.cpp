@@ -45,7 +45,7 @@ Algorithm algorithm(const GemmPlan& plan) {
   return words;
 }
 
-/// What `planner` chooses, in the order of `rows`.
+/// Returns the choices of `planner`, in the order of `rows`.
 std::vector<Algorithm> choose(GemmPlanner& planner, const std::vector<int64_t>& rows) {
   std::vector<Algorithm> chosen;
   for (int64_t n : rows) {

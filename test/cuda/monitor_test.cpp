@@ -46,7 +46,7 @@ bool without_gpu(const char* test) {
   return true;
 }
 
-/// Of a kernel of ours, without namespaces and arguments; another's name as it is.
+/// The name of one of blipft's kernels without namespaces and arguments; other names are unchanged.
 std::string plain_name(const std::string& name) {
   for (const char* ours : {"store_time", "graph_fill_kernel"})
     if (name.find(ours) != std::string::npos) return ours;

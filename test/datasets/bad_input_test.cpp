@@ -40,7 +40,7 @@ std::string read_golden(const std::string& name) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// What opening an ImageFolder says whose only entry names this file.
+/// Returns the error of opening an ImageFolder whose only entry names this file.
 std::string opened(const TemporaryDirectory& directory, const std::string& file_name, bool allow_outside = false) {
   directory.write("set/metadata.jsonl", "{\"file_name\":\"" + file_name + "\",\"text\":\"t\"}\n");
   TextSettings settings;

@@ -12,7 +12,7 @@ using namespace blipft::testing;
 
 namespace {
 
-/// Of pictures 0.jpg to 99.jpg, all alike, with these captions beside them.
+/// The digest of equal pictures 0.jpg to 99.jpg with these captions next to them.
 std::string contents_of(const TemporaryDirectory& directory, const std::string& caption, int64_t other = -1,
                         const std::string& other_caption = "") {
   for (int64_t i = 0; i < 100; ++i) {
@@ -39,7 +39,7 @@ TEST_SUITE("caption digest") {
     CHECK(contents_of(third, "a red cat", 3, "a red cat\n") == same);  // a line's end that is not part of it
   }
 
-  TEST_CASE("a .txt that cannot be read is told as such, and ends nothing") {
+  TEST_CASE("a .txt that cannot be read is reported as such, and ends nothing") {
     const TemporaryDirectory directory;
     const std::string same = contents_of(directory, "a red cat");
     const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic);

@@ -204,7 +204,7 @@ TEST_SUITE("json data") {
     CHECK(cut < compared);
   }
 
-  TEST_CASE("conversations are what transformers makes of them, ids and what is learnt") {
+  TEST_CASE("conversations have the ids and labels of transformers") {
     const char* other = std::getenv("BLIPFT_CHAT_GOLDEN");   // a larger file of the same tool
     const Json golden = read_json(other != nullptr ? other : golden_path("text/chat.json"));
     Json records = Json::array({{{"text", "whatever the template, this can be read"}}});
@@ -283,7 +283,7 @@ TEST_SUITE("json data") {
     CHECK(text_settings(config, *tokenizer).append_eos == false);
   }
 
-  TEST_CASE("tokenizer.model: learnt are the characters that are learnt with tokenizer.json") {
+  TEST_CASE("tokenizer.model: labels are the characters that are labels with tokenizer.json") {
     const auto json = named_tokenizer("llama", "from tokenizer.model, on conversations");
     if (!json) return;
     const TemporaryDirectory directory;
@@ -308,7 +308,7 @@ TEST_SUITE("json data") {
     }
   }
 
-  TEST_CASE("a conversation: what assistants say is learnt, with the token that ends it") {
+  TEST_CASE("a conversation: answers of assistants are labels, with the token that ends them") {
     TextSettings settings;
     settings.special_tokens["bos_token"] = "<s>";
     settings.special_tokens["eos_token"] = "</s>";

@@ -61,7 +61,7 @@ std::string text_of(const std::vector<int32_t>& ids) { return {ids.begin(), ids.
 }  // namespace
 
 TEST_SUITE("picture prompts") {
-  TEST_CASE("metadata with prompts: the answer alone is learnt, equal answers count together") {
+  TEST_CASE("metadata with prompts: only the answer is trained, equal answers count together") {
     const Folder folder(kAnswers);
     TextSettings settings;
     CHECK(told(*folder.open(settings), 0) == "what?|red*3 blue*1 ");
@@ -104,7 +104,7 @@ TEST_SUITE("picture prompts") {
     check_parts(message_of([&] { without.open(settings); }), {"no key \"reply\"", "data.keys={answer: KEY}"});
   }
 
-  TEST_CASE("captions behind a fixed prompt, which is not learnt") {
+  TEST_CASE("captions after a fixed prompt, which is not trained") {
     const Folder folder(R"({"file_name": "1.jpg", "text": ["a cat", "the cat"]})");
     TextSettings settings;
     settings.prompt_template = "a photo of";

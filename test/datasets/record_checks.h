@@ -1,4 +1,4 @@
-// What the tests of records share: records and files that are refused, and what a sample is.
+// Helpers of the tests of records: records and files that are refused, and what a sample is.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -29,7 +29,7 @@ TEST_SUITE("record forms") {
                                            {"who": "gpt", "said": "A"}]})") == expected);
   }
 
-  TEST_CASE("an answer of weight 0 is not learnt") {
+  TEST_CASE("an answer of weight 0 is not trained") {
     TextSettings settings;
     settings.special_tokens["bos_token"] = "<s>", settings.special_tokens["eos_token"] = "</s>";
     const auto text = [&](const char* name, const std::string& weight) {

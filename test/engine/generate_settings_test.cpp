@@ -1,4 +1,4 @@
-// What generation_config.json says about how texts are generated: what is honoured, what is refused by name.
+// Settings of generation_config.json: which are used, and which are refused by name.
 #include "engine/decode/generate_settings.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What is chosen for ranks before CUDA starts.
+// Choices for ranks before CUDA starts.
 #include "engine/placement.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What of a model model.quantize takes, and when it is refused.
+// Parameters that model.quantize quantizes, and when it is refused.
 #include "engine/storage_policy.h"
 
 #include <doctest/doctest.h>

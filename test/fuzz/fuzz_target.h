@@ -1,4 +1,4 @@
-// What the fuzz targets share. A target is one file, test/fuzz/NAME_fuzz.cpp, and one row in targets.h: a function that
+// Shared code of the fuzz targets. A target is one file, test/fuzz/NAME_fuzz.cpp, and one row in targets.h: a function that
 // takes any bytes for the content of a file, and must end with a result or with a UserError of about a line.
 //
 // Each file is built twice: by clang with libFuzzer (make fuzz), and into the test program, where replay_test.cpp calls

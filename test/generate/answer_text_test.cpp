@@ -1,4 +1,4 @@
-// What of an answer and of its references is compared.
+// Cleaning of answers and references before they are compared.
 #include "generate/answers/answer_text.h"
 #include "support/golden_files.h"
 

@@ -1,4 +1,4 @@
-// What a generator asks and tells, and when: with a host that waits for the device, and with one that runs ahead.
+// The callbacks of a generator, and when it calls them: with a host that waits for the device, and with one that runs ahead.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -96,7 +96,7 @@ TEST_SUITE("generator") {
     CHECK(run.size() == run.order.size());
   }
 
-  TEST_CASE("what asking for a text throws comes when the text is due: those before it are told") {
+  TEST_CASE("an error of next_request is thrown when its text is due: earlier texts are reported") {
     for (const bool synchronous : {true, false}) {
       CAPTURE(synchronous);
       GoldenRank rank = rank_of(1);
@@ -114,7 +114,7 @@ TEST_SUITE("generator") {
     }
   }
 
-  TEST_CASE("what telling of a text throws ends the run, and nothing is told after it") {
+  TEST_CASE("an error of on_finished ends the run, and nothing is reported after it") {
     for (const bool synchronous : {true, false}) {
       CAPTURE(synchronous);
       GoldenRank rank = rank_of(1);
@@ -129,7 +129,7 @@ TEST_SUITE("generator") {
     }
   }
 
-  TEST_CASE("what looking at a text throws ends the run; those that ended before are told") {
+  TEST_CASE("an error of should_stop ends the run; texts that ended before are reported") {
     for (const bool synchronous : {true, false}) {
       CAPTURE(synchronous);
       GoldenRank rank = rank_of(1);
@@ -144,7 +144,7 @@ TEST_SUITE("generator") {
     }
   }
 
-  TEST_CASE("a text grows token by token, and is told of behind its last one") {
+  TEST_CASE("a text grows token by token, and is reported after its last one") {
     for (const bool synchronous : {true, false}) {
       CAPTURE(synchronous);
       GoldenRank rank = rank_of(1);

@@ -1,4 +1,4 @@
-// What is printed, into a pipe that nobody reads for a while.
+// Output to a pipe that nobody reads for a while.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>

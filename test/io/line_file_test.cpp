@@ -73,7 +73,7 @@ TEST_CASE("lines are added behind whole ones, and what a killed process left of 
   CHECK(content(folder / "new") == "first\n");
 }
 
-TEST_CASE("a full disk costs lines, leaves no half of one, and is told once there is room") {
+TEST_CASE("a full disk costs lines, leaves no half of one, and is reported once there is room") {
   const TemporaryDirectory folder;
   const std::string path = folder / "lines";
   const auto file = line_file(path);

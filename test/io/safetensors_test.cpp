@@ -174,7 +174,7 @@ TEST_CASE("written and read back, in pieces, by several threads, in one file and
   }
 }
 
-TEST_CASE("shards are no larger than asked for and named as transformers names them") {
+TEST_CASE("shards are no larger than the limit and named as transformers names them") {
   const TemporaryDirectory folder;
   const std::string directory = folder / "model";
   std::vector<CheckpointWriter::Entry> entries;

@@ -14,7 +14,7 @@ using namespace blipft;
 using namespace blipft::testing;
 
 TEST_SUITE("bad samples") {
-  TEST_CASE("loader: a sample that cannot be read ends what is told of shapes, and fails where it is due") {
+  TEST_CASE("loader: a sample that cannot be read ends the reported shapes, and fails where it is due") {
     struct Unreadable final : Dataset {
       int64_t size() const override { return 8; }
       Sample read(int64_t index) const override {

@@ -220,14 +220,14 @@ TEST_SUITE("batch") {
     CHECK(block(BatchPart::labels) == Numbers{11, 31, 32});
   }
 
-  TEST_CASE("writer: ids that are not learnt are seen and not predicted") {
+  TEST_CASE("writer: ids that are no labels are seen and not predicted") {
     Written block({kTextOnly, 1, 2, {5}}, {1, false}, {sample(5, 10, 0, 3), sample(3, 30, 1, 9)});
     CHECK(block(BatchPart::ids) == Numbers{10, 11, 12, 13, 14, 30, 31, 32, 1, 1});
     CHECK(block(BatchPart::labels) == Numbers{-100, -100, 13, 14, -100, -100, -100, -100});
     CHECK(block(BatchPart::label_counts) == Numbers{2});
   }
 
-  TEST_CASE("writer: padding that is learnt ends with the longest text of the micro-batch") {
+  TEST_CASE("writer: padding that is trained ends with the longest text of the micro-batch") {
     Written block({kTextOnly, 2, 2, {5}}, {1, true},
                   {sample(2, 10, 0), sample(4, 20, 1), sample(3, 30, 2), sample(0, 0, 3)});
     CHECK(block(BatchPart::labels) == Numbers{11, 1, 1, -100, 21, 22, 23, -100});
@@ -403,7 +403,7 @@ TEST_SUITE("batch") {
     CHECK(letters(tokenize(sample_of, tokenizer, 1, 122)) == "<");  // what is cut off is not used
   }
 
-  TEST_CASE("texts longer than the model's positions, and learnt padding without an embedding, are refused") {
+  TEST_CASE("texts longer than the model's positions, and trained padding without an embedding, are refused") {
     Config config;
     config.file = "run.yaml";
     config.data.max_text_tokens = 60;

@@ -1,4 +1,4 @@
-// What the loader's tests read from: host memory that is counted, pictures with captions, and a loader over them.
+// Fixtures of the loader's tests: host memory that is counted, pictures with captions, and a loader over them.
 #pragma once
 
 #include <doctest/doctest.h>

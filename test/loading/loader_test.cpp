@@ -213,7 +213,7 @@ TEST_SUITE("loader") {
     }
   }
 
-  TEST_CASE("loader: the text shapes of the first steps are told before, as far as was asked") {
+  TEST_CASE("loader: the text shapes of the first steps are reported in advance, as far as requested") {
     auto dataset = std::make_shared<SmallDataset>(31);
     for (const char* text_padding : {"longest", "max", "packed"})
       for (const int64_t rank : {0, 1}) {

@@ -47,7 +47,7 @@ TEST_SUITE("prompts") {
     CHECK(prompt_of(R"({"text": "t"})").references == Texts{"t"});
   }
 
-  TEST_CASE("records without an answer are prompts where nothing is learnt") {
+  TEST_CASE("records without an answer are prompts without labels") {
     TextSettings settings;
     settings.for_prompts = true;
     settings.chat_template = chat_format("chatml");
@@ -60,7 +60,7 @@ TEST_SUITE("prompts") {
     check_record(R"({"prompt": "p"})", {"found \"prompt\", expected"});
   }
 
-  TEST_CASE("conversations: up to the last answer that is learnt, with the template's generation prompt") {
+  TEST_CASE("conversations: up to the last answer with labels, with the template's generation prompt") {
     TextSettings settings;
     settings.special_tokens["bos_token"] = "<s>";
     settings.special_tokens["eos_token"] = "</s>";

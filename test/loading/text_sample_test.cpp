@@ -1,4 +1,4 @@
-// What steps of captions have on the average, by some of them.
+// Average sizes of steps of captions, estimated from a sample.
 #include "engine/room_settings.h"
 #include "loading/text_sample.h"
 

@@ -32,7 +32,7 @@ TEST_SUITE("loader") {
     CHECK(shapes.back() == TextShape{50, 3200});
   }
 
-  TEST_CASE("auto packs where padding is not learnt, and balances where nothing depends on who shares a micro-batch") {
+  TEST_CASE("auto packs where padding is not trained, and balances where nothing depends on who shares a micro-batch") {
     Config config;
     config.train.accumulate_grad_batches = 2;
     CHECK(possible_text_shapes(loading_settings(config)).back().packed_rows == 16 * 50);

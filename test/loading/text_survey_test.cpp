@@ -164,7 +164,7 @@ TEST_SUITE("text survey") {
     CHECK_MESSAGE(message.find("100 cannot be read: line 0 is broken") != std::string::npos, message);
   }
 
-  TEST_CASE("training samples: those with something to learn of the first that were asked for, or an error") {
+  TEST_CASE("training samples: those with labels among the first N, or an error") {
     const auto dialogues = std::make_shared<Dialogues>(50, 60, 2);
     Config config = text_config();
     const SampleSet all = survey(config, dialogues);

@@ -47,7 +47,7 @@ struct Program {
     return program;
   }
 
-  // The same takes and gives with `share` of the bytes.
+  // Repeats the allocations and releases with `share` of the bytes.
   Program scaled(double share) const {
     Program program = *this;
     for (Event& event : program.events) event.bytes = static_cast<int64_t>(share * static_cast<double>(event.bytes));
@@ -172,7 +172,7 @@ TEST_SUITE("arena") {
     for (const auto& places : offsets) CHECK(places == offsets[0]);
   }
 
-  TEST_CASE("passes that differ by smaller sizes only share the places, and the largest is the one told") {
+  TEST_CASE("passes that differ only by smaller sizes share addresses, and the largest is reported") {
     const Program large = Program::random(5, 200), small = large.scaled(0.5);
     Program other = small;
     const auto last_take =

@@ -17,7 +17,7 @@ using testing::TemporaryDirectory;
 
 namespace {
 
-/// What reading `text` as a LLaMA's config.json says, without the file's name.
+/// Returns the error of reading `text` as a LLaMA's config.json, without the file's name.
 std::string llama(const std::string& text) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("config.json", text);

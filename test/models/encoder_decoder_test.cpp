@@ -17,7 +17,7 @@ testing::MakeModel made(const ToyEncoderDecoder::Design& design) {
   return [design](const ModelSettings& settings) { return std::make_unique<ToyEncoderDecoder>(design, settings); };
 }
 
-// What a rank's other samples and data.text_padding choose: the width to which samples are padded, and packing.
+// Properties that a rank's other samples and data.text_padding choose: the width to which samples are padded, and packing.
 void check_padding(const testing::MakeModel& make, bool dropout) {
   testing::Run padded(make, dropout, kPadded, "none");
   const float loss = padded.rig.loss_of(true);

@@ -12,7 +12,7 @@
 namespace blipft::test {
 namespace {
 
-/// Of one matrix that is stored in fp8.
+/// The plan of one matrix that is stored in fp8.
 class StoredUnits final : public NoUnits {
  public:
   StoredUnits(Tensor flat, Fp8Matrix stored) : NoUnits(flat, {}), matrix(stored), flat_(flat) {}
@@ -31,7 +31,7 @@ class StoredUnits final : public NoUnits {
   Tensor flat_;
 };
 
-/// What casts of these tensors are to find: the largest of them, and all elements' counts.
+/// The expected counts of casts of these tensors: the largest of them, and all elements' counts.
 Fp8Found found_in(const std::vector<std::vector<float>>& tensors, DType dtype) {
   Fp8Found found;
   for (const std::vector<float>& values : tensors) {

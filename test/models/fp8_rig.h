@@ -1,4 +1,4 @@
-// What the tests of layers with products in fp8 share: units without a strategy, numbers, and what their codes stand for.
+// Helpers of the tests of layers with products in fp8: units without a strategy, numbers, and what their codes stand for.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ inline std::vector<float> random_numbers(int64_t n, uint32_t seed, float size) {
   return values;
 }
 
-/// What the codes of `values` stand for; their scale is that of `least` at least.
+/// Returns `values` after rounding to fp8; the scale is at least that of `least`.
 inline std::vector<double> in_fp8(const std::vector<float>& values, DType dtype, float least = 0) {
   uint32_t largest = bits_from_float(least);
   for (float value : values) largest = std::max(largest, bits_from_float(value) & 0x7fffffffu);

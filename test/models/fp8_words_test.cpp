@@ -6,7 +6,7 @@
 namespace blipft::test {
 
 TEST_SUITE("fp8") {
-  TEST_CASE("a magnitude is found once in a micro-batch, by the writer of a tensor or by its first cast, and told to the others") {
+  TEST_CASE("a magnitude is found once in a micro-batch, by the writer of a tensor or by its first cast, and passed to the others") {
     constexpr int64_t kRows = 5, kIn = 32, kOut = 48;
     constexpr float kMore = 1000;
     Unit unit("layer", kTrained);

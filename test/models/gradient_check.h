@@ -29,7 +29,7 @@ struct Run {
   }
 };
 
-/// Of each parameter the derivative of the loss along a random direction, from its gradient and from differences. With a
+/// For each parameter, the derivative of the loss along a random direction: from its gradient and from differences. With a
 /// step of 1e-2 of a weight's size the difference is off by some 1e-4 of what curvature there is, and by the loss's rounding,
 /// 1e-6 of it over the step.
 inline void check_gradients(const MakeModel& make, bool dropout, const TextShape& text) {

@@ -329,7 +329,7 @@ TEST_SUITE("linear layer") {
       }
   }
 
-  TEST_CASE("nobody is asked for the bias gradient of a layer without one, or of a frozen one") {
+  TEST_CASE("no bias gradient is computed for a layer without bias, or with a frozen one") {
     Packed with(true), without(false);
     run_step([&](const StepContext& context) {
       const UnitGradient into{with.gradient.tensor(), false};

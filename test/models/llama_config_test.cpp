@@ -1,4 +1,4 @@
-// What of config.json is read of a LLaMA, and how everything else is refused.
+// The keys of config.json that a LLaMA reads, and how everything else is refused.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -50,7 +50,7 @@ class Golden {
     return values;
   }
   bool has(const std::string& name) const { return tensors_.count(name) > 0; }
-  /// What an encoder reads of sample b.
+  /// The encoder's input of sample b.
   std::vector<int32_t> source(size_t b) const {
     const std::vector<int32_t> ids = raw<int32_t>("source_ids"), lengths = raw<int32_t>("source_lengths");
     const auto first = ids.begin() + static_cast<int64_t>(b * ids.size() / lengths.size());
@@ -290,7 +290,7 @@ inline void check_f32(const std::string& name, DeviceKind kind, const char* text
   CHECK_MESSAGE(worst.error <= 2e-5, "weights after 5 steps, ", worst.name, ": ", worst.error);
 }
 
-// What is frozen changes no other gradient.
+// Frozen parameters change no other gradient.
 inline void check_frozen(const std::string& name, const std::vector<std::string>& freeze, DeviceKind kind) {
   CAPTURE(name);
   const Golden golden(name);

@@ -35,7 +35,7 @@ inline std::vector<BatchSample> rig_samples(const ModelInputs& inputs = {}) {
   }
   return samples;
 }
-/// Of each of their labels in the loss.
+/// The weight of each of their labels in the loss.
 constexpr float kRigLossWeight = 0.125f;
 
 inline std::vector<char> make_block(const BatchLayout& layout) {

@@ -27,7 +27,7 @@ void check_bf16_both(DeviceKind kind) {
       check_bf16("t5_erf_bf16", kind, precision, text_padding);
 }
 
-// What T5Config::read says of {"decoder_start_token_id": 0, `more`}.
+// Returns the error of T5Config::read for {"decoder_start_token_id": 0, `more`}.
 std::string refusal(const std::string& more) {
   const nlohmann::json config = nlohmann::json::parse("{\"decoder_start_token_id\": 0, " + more + "}");
   return message_of([&] { T5Config::read(JsonFields(config, "config.json")); });

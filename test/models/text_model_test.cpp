@@ -108,7 +108,7 @@ TEST_SUITE("text model") {
     CHECK(head.chunk_rows(200001, true) == 12501);
   }
 
-  TEST_CASE("text alone runs through loader and step program, and is learnt") {
+  TEST_CASE("text alone runs through loader and step program, and is trained") {
     const auto questions = std::make_shared<Questions>();
     for (const char* padding : {"packed", "longest", "max"}) {
       CAPTURE(padding);
@@ -123,7 +123,7 @@ TEST_SUITE("text model") {
     }
   }
 
-  TEST_CASE("a family that src/ does not know is learnt too: norms around, windows, a tied and capped head") {
+  TEST_CASE("a family that src/ does not know is trained too: norms around, windows, a tied and capped head") {
     for (const char* padding : {"packed", "max"}) {
       CAPTURE(padding);
       const Config config = text_config(padding);
@@ -156,7 +156,7 @@ TEST_SUITE("text model") {
     CHECK(std::fabs(packed.losses[0] / tokens.losses[0] - 1) > 2e-5);  // more than that, so the two can be told apart
   }
 
-  TEST_CASE("text alone: what is not to be learnt is not in the loss") {
+  TEST_CASE("text alone: tokens that are no labels are not in the loss") {
     const auto questions = std::make_shared<Questions>(), everything = std::make_shared<Questions>();
     everything->all_labels = true;
     const Trained answers = train(text_config("packed"), questions, 0.5);

@@ -16,7 +16,7 @@ inline Tensor bits(OpContext& c, const std::string& name, DType dtype, const Sha
   return {c.output(name, DType::u8, {shape.numel() * dtype_size(dtype)}).data, dtype, shape};
 }
 
-/// What a cast makes of x, and where.
+/// The outputs of a cast of x.
 inline Fp8Cast make_cast(OpContext& c, const std::string& name, const MatrixView& x, DType to, bool codes, bool transposed) {
   Fp8Cast cast{.x = x, .amax = bits(c, name + ".amax", kF32, {1}), .scale = bits(c, name + ".scale", kF32, {1})};
   if (codes) cast.codes = bits(c, name + ".codes", to, {x.rows(), x.cols()});
@@ -24,7 +24,7 @@ inline Fp8Cast make_cast(OpContext& c, const std::string& name, const MatrixView
   return cast;
 }
 
-/// What a cast adds to what earlier ones found: the largest magnitude, and with `counts` these too.
+/// The results that casts accumulate: the largest magnitude, and with `counts` these too.
 inline void add_found(OpContext& c, Fp8Cast& cast, bool counts) {
   cast.largest = c.changing_values("largest", kF32, {0.25});
   if (counts) cast.counts = c.changing_values("counts", DType::i64, {5, 7, 5e12});
@@ -76,7 +76,7 @@ inline void add_fp8_magnitudes(Cases& cases, DType t, DType to, int64_t rows, in
       ops.cast_fp8(given, s);
     });
     c.require_same_bits(given.transposed, raised.transposed, "a magnitude that is given makes other codes");
-    c.require_same_bits(given.largest, raised.amax, "a magnitude that is given is not told");
+    c.require_same_bits(given.largest, raised.amax, "a given magnitude is not reported");
     if (before < 3) c.require_same_bits(raised.codes, found.codes, "a magnitude that is raised makes other codes");
     if (before < 3) c.require_same_bits(raised.amax, found.amax, "a magnitude is raised to another than is found");
   }});
@@ -86,7 +86,7 @@ inline void add_fp8_magnitudes(Cases& cases, DType t, DType to, int64_t rows, in
 class WrittenMagnitudes {
  public:
   explicit WrittenMagnitudes(OpContext& c) : c_(c) {}
-  /// What an op is handed that writes `t`; `before`: what is there, 0 or more than `t` has.
+  /// The magnitude argument of an op that writes `t`; `before`: its value at the call, 0 or more than `t` has.
   Tensor of(const MatrixView& t, double before = 0) {
     const std::string name = concat("magnitude ", written_.size());
     written_.push_back(c_.changing_values(name, kF32, {before}));

@@ -126,7 +126,7 @@ inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
 }
 
 /// Columns of wider matrices, as one layer of several that are packed in one weight has them. They begin `first`
-/// columns into a row and `behind` follow: multiples of 8 keep 16-byte rows, other numbers do not. What lies beside
+/// columns into a row and `behind` follow: multiples of 8 keep 16-byte rows, other numbers do not. Columns next to
 /// them must stay as it is: outputs are compared with all that is in the row.
 inline void add_strided_linear(Cases& cases, DType t, const Gemm& g, int64_t first, int64_t behind) {
   const auto named = [&](const char* op, const auto&... variant) {

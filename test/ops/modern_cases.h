@@ -188,7 +188,7 @@ inline void add_t5_attentions(Cases& cases, DType t) {
     }
 }
 
-/// What the tensor-core kernels take where scores change before the softmax, at and around their tiles: samples of 1
+/// Shapes of the tensor-core kernels that change scores before the softmax, at and around their tiles: samples of 1
 /// row and of none, of multiples of 64 and 128 and one more or less; heads of 129 to 256, aligned to 16 bytes or to 8;
 /// windows shorter and longer than texts; tables narrower and wider than texts, and one that fits into no block beside
 /// tiles.

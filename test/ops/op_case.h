@@ -19,7 +19,7 @@ struct OpCase {
 
 using Cases = std::vector<OpCase>;
 
-/// What the case gives on a backend. `bytes`: how much memory its tensors take.
+/// Runs the case on a backend. `bytes`: the memory of its tensors.
 inline std::vector<Result> run_case(const OpCase& op_case, Backend& backend, int64_t* bytes = nullptr) {
   OpContext context(backend);
   op_case.run(context);

@@ -304,7 +304,7 @@ inline void add_scalars(Cases& cases) {
         ops.clip_coefficient(squares, scalars, max_norm, s);
       });
     }});
-  // Of the scalars the flag alone counts: the update that finds it changes nothing.
+  // Only the flag of the scalars counts: the update that finds it changes nothing.
   for (const double squares : {HUGE_VAL, std::nan("")})
     for (const float max_norm : {1.0f, HUGE_VALF})
       cases.push_back({concat("clip_coefficient of ", squares, " at most ", max_norm, ", updates"), kF32, true,

@@ -1,4 +1,4 @@
-// What the op tests share: OpContext, which gives an op its tensors on any backend and fetches its results.
+// OpContext of the op tests, which gives an op its tensors on any backend and fetches its results.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the tests of the CPU ops against float64 share: numbers as double, differences, bounds.
+// Helpers of the tests of the CPU ops against float64: numbers as double, differences, bounds.
 #pragma once
 
 #include <functional>

@@ -90,7 +90,7 @@ inline void add_adamw8bit(Cases& cases, DType param, bool master, DType grad, in
   }});
 }
 
-/// Where the sign is that of nearly nothing, backends may disagree: gradient and mean have one sign.
+/// Backends may disagree on the sign of a number near zero, so gradient and mean have one sign.
 inline void add_lion(Cases& cases, DType param, bool master, DType grad, DType state, int64_t n,
                      int64_t link_bytes = 0) {
   const DType bound = param == kF32 && state == kF32 ? kF32 : kBf16;

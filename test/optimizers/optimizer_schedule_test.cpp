@@ -88,7 +88,7 @@ TEST_SUITE("optimizer schedule") {
     CHECK(learning_rate(train, 9, 10) == doctest::Approx(0.09));
   }
 
-  TEST_CASE("state of adamw and sgd; unknown names are told the known ones") {
+  TEST_CASE("state of adamw and sgd; the error of an unknown name lists the known ones") {
     TrainSection train;
     CHECK(make_optimizer(train)->states({}, DType::f32).size() == 2);
     train.optim = "sgd";

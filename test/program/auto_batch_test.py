@@ -157,7 +157,7 @@ def candidates_that_estimates_do_not_tell_apart_are_timed(space):
         index = json.loads((checkpoint(auto.output, 1) / "checkpoint.json").read_text())
         check(index["run"]["choice_timings"] == timings and index["run"]["choice"] == said, index["run"])
 
-        # The same bits as if the settings had been given.
+        # The bits equal those of a run with these settings.
         hand = trained(space, kind, ranks, *how, *chosen_by_hand(auto.output), "output.save_model=true")
         check("auto  " not in hand.out and not timings_of(hand.output), hand)
         check(steps_of(hand.output) == steps_of(auto.output) and model_of(hand.output) == model_of(auto.output), kind)

@@ -78,7 +78,7 @@ def another_world_goes_on_with_the_same_run(space):
         check("rounding may differ" in part.out and f"ranks {ranks} instead of {of_whole}" in part.out
               or ranks == of_whole, part)
         for mine, theirs in zip(steps_of(part.output), steps[2:], strict=True):
-            # The same samples in another order of sums, in f32: a few roundings of 1e-7 in sums of some 1,000 terms.
+            # Sums of equal samples in another order, in f32: a few roundings of 1e-7 in sums of some 1,000 terms.
             check(mine[0] == theirs[0] and abs(mine[1] / theirs[1] - 1) < 1e-5, mine, theirs)
 
 

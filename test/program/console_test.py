@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is printed: a reader that takes nothing stops no training, and output that cannot be written is no success. Prints ok,
+"""Printed output: a reader that takes nothing stops no training, and output that cannot be written is no success. Prints ok,
 FAILED or SKIPPED for each test.
 
     test/program/console_test.py [WORD...]        tests whose names hold one of the words

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a run reads, compared by content: between its ranks, and between its parts. Files have the same names, sizes and
+"""Inputs of a run, compared by content: between its ranks, and between its parts. Files have the same names, sizes and
 headers, and other weights or words.
 
     python3 test/program/contents_test.py [PART-OF-A-NAME...]
@@ -106,7 +106,7 @@ def ranks_that_read_other_weights_end(space):
                      ["parallel.strategy=ddp", "parallel.offload=[parameters]"]):
         refused_apart(space, pattern, ["model.init=pretrained", *settings], [f"model.path={model}"],
                       [f"model.path={other}"])
-    # The same relative path, from two folders.
+    # One relative path, from two folders.
     first, second = space.new("first"), space.new("second")
     for folder, source in ((first, model), (second, other)):
         folder.mkdir()

@@ -84,7 +84,7 @@ def lines_of(path):
 
 
 class Checkpoints:
-    """What is damaged, and what a run from it must be."""
+    """A kind of damage, and the expected result of a run from it."""
 
     def __init__(self, space):
         self.space = space
@@ -138,7 +138,7 @@ def bytes_of_every_kind_are_damaged(space):
         state = draw.choice(sorted(path.name for path in of.second.glob("state-*")))
         for name in ("checkpoint.json", state):
             for part, (begin, end) in parts_of(of.second / name).items():
-                # Of the state's header, which resuming does not need, two kinds are enough each time.
+                # Two kinds of damage to the state's header are enough each time, because resuming does not need it.
                 for kind in KINDS if name == "checkpoint.json" and part != "checksum" else draw.sample(KINDS, 2):
                     def spoil(folder):
                         data = bytearray((folder / name).read_bytes())

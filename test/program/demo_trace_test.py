@@ -70,7 +70,7 @@ class Runs:
         return program.run(self.space, RANKS, *OPTIONS, f"train.max_steps={STEPS}").output
 
     def with_steps_of(self, milliseconds, seed):
-        """The first run's files with other times of its steps, 5 % about so many: a busy machine is not to decide."""
+        """The first run's files with other times of its steps, within 5 % of each other: a busy machine is not to decide."""
         copy = self.space.copy(self.first)
         random = np.random.default_rng(seed)
         for rank in range(RANKS):

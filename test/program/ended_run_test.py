@@ -13,13 +13,13 @@ AUTO = "checkpoint.resume=auto"
 
 
 def state(folder):
-    """What the folder holds, with times."""
+    """The files of the folder, with sizes and times."""
     return {str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
             for path in folder.rglob("*") if path.is_file()}
 
 
 def ended(space, ranks, output, steps, *settings):
-    """The same command again, which must end at once. Returns what it printed."""
+    """Repeats the command, which must end at once. Returns its output."""
     before = state(output)
     again = run(space, ranks, f"output.path={output}", AUTO, *settings)
     check(f"ended      the run in {output} has ended, after {steps} step" in again.out, again)
@@ -46,7 +46,7 @@ def a_run_that_left_nothing_but_its_records_has_ended(space):
     steps = len(steps_of(first.output))
     ended(space, 0, first.output, steps, "train.batch_size=auto", "train.total_batch_size=16")
     ended(space, 0, first.output, steps, "train.batch_size=16")  # as many samples a step
-    # What the advice says.
+    # Each command of the advice.
     again = run(space, 0, f"output.path={first.output}", "checkpoint.resume=never", "output.overwrite=true", "train.max_steps=1")
     check(len(steps_of(first.output)) == 1, again)
 

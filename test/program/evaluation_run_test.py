@@ -40,7 +40,7 @@ def texts_of(result, step):
 
 
 def compare_with_evaluate(space, result, ranks, *options):
-    """What --evaluate says of the run's last checkpoint."""
+    """The results of --evaluate for the run's last checkpoint."""
     lines, folder, _ = generate(space, 0, *options, f"data.val_path={space.data}", "generate.max_new_tokens=8",
                                 "generate.samples=10", f"generate.weights={checkpoint(result.output, 8)}", action="--evaluate")
     found = texts_of(result, 7)
@@ -177,7 +177,7 @@ def the_best_score_is_kept_and_a_resume_keeps_it(space):
 
 
 def killed_in_an_evaluation(space, ranks, output, options):
-    """Kills all ranks while the third evaluation generates: after its validation is told, before its scores are."""
+    """Kills all ranks while the third evaluation generates: after its validation is printed, before its scores are."""
     process = subprocess.Popen(command_line(ranks, [PROGRAM, space.config, f"output.path={output}", *options]), cwd=ROOT,
                                env=environment(ranks), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                start_new_session=True)

@@ -81,7 +81,7 @@ def models_of_each_family_have_transformers_loss_and_gradients_and_load_there(sp
 
 @test_each(FAMILIES)
 def adapters_of_each_family_load_in_peft(space, family):
-    """Of fused matrices too, where q, k and v together name the one that makes them."""
+    """Includes fused matrices: q, k and v together select qkv_proj."""
     need_torch()
     folder = random_model(space, family, SEED + 1)
     result = train(space, folder, "adapter.kind=lora", "adapter.r=4", "adapter.alpha=6",
@@ -99,7 +99,7 @@ def adapters_of_each_family_load_in_peft(space, family):
 
 @test_each(ENCODER_DECODERS)
 def adapters_of_encoder_decoders_load_in_peft(space, family):
-    """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 or an InstructBLIP with a T5 by its class."""
+    """Adapters of a T5 load by their task, in self and cross attention; of a BLIP-2 or InstructBLIP with a T5 by their class."""
     need_torch()
     side = families.FAMILIES[family]
     kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel, "instructblip_t5": peft.AutoPeftModel}
@@ -127,7 +127,7 @@ def adapters_of_encoder_decoders_load_in_peft(space, family):
 
 @test
 def adapters_of_the_qformer_have_pefts_gradients(space):
-    """By PEFT's names: query, key, value, dense. From adapters that have learnt something, one step of SGD says the gradients."""
+    """By PEFT's names: query, key, value, dense. From trained adapters, one step of SGD shows the gradients."""
     need_torch()
     lr = 4.0                               # so large that f32 keeps the change
     for family, targets, act_ckpt in (("blip2_t5", "[query, key, value, dense]", "none"),

@@ -63,7 +63,7 @@ class Job:
             self.wait_for(lambda: steps_in_trace(self.output, rank) > 0, f"trace of rank {rank}", seconds)
 
     def pids(self):
-        """Of the ranks, by rank."""
+        """Process ids of the ranks, by rank."""
         return pids_of_ranks(self.process)
 
     def end(self, seconds=SECONDS_TO_END):
@@ -94,7 +94,7 @@ def lines_of_ranks(result):
 
 
 def lives(pid):
-    """Whether the process is there, and not merely waiting for its parent to ask how it ended."""
+    """Returns True if the process is running; a zombie does not count."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
@@ -157,7 +157,7 @@ def a_stopped_rank_ends_all(space):
     check(sorted(lines) == list(range(stopped)), "lines of ranks", sorted(lines), result)
     for line in lines.values():
         check(re.search(rf"missing: rank {stopped} on \S+ .*no heartbeat for \d", line), line)
-        # What a graph of a GPU is in, the host does not see.
+        # The host does not see the position within a GPU's graph.
         check("all_reduce" in line or DEVICE == "cuda" and line.startswith("step "), line)
     end = time.monotonic() + SECONDS_TO_END
     while any(lives(pid) for pid in pids.values()):

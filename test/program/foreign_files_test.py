@@ -142,7 +142,7 @@ def whole_checkpoint(space):
 
 
 def killed(space, *overrides):
-    """Starts a run, and kills it after its first checkpoint was told of."""
+    """Starts a run, and kills it after its first checkpoint was reported."""
     process = subprocess.Popen(command_line(0, [PROGRAM, space.config, *overrides, "train.max_steps=5000",
                                                 "train.max_epochs=9999"]), cwd=ROOT, env=environment(),
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """train.matmul: fp8 in the whole program: the same bits however weights are held, recomputed and resumed; losses beside those
-without it; a frozen base that is stored in fp8; what the trace tells of factors; what --plan says; what is refused."""
+without it; a frozen base that is stored in fp8; the trace's rows of factors; the lines of --plan; refusals."""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What the tests of --generate and --evaluate share: a model whose texts differ, and a run that returns its texts."""
+"""Helpers of the tests of --generate and --evaluate: a model whose texts differ, and a run that returns its texts."""
 import json
 import pathlib
 import re

@@ -135,7 +135,7 @@ def the_split_of_the_run_that_made_the_model_counts(space):
             (trained / "config.yaml", (f"generate.weights={trained}/model",), "")):
         found, said = scored(space, config, *options)
         check(found == own and (note in said if note else "note" not in said), options, note, found ^ own, said)
-    # What is named is what is scored; and no other run tells of these weights.
+    # The named samples are scored, and no other run has these weights.
     split = ("data.val_split_fraction=0.25", "train.seed=7")
     for options in (("data.val_split_fraction=0", f"data.val_path={space.data}"), (f"generate.path={space.data}",)):
         found, said = scored(space, trained / "config.yaml", *options)

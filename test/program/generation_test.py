@@ -51,7 +51,7 @@ def draws_depend_on_the_seed_alone(space):
 
 
 def chi_square_bound(cells):
-    """What a chi-square of so many cells exceeds once in 10^6 (Wilson and Hilferty's approximation)."""
+    """The value that a chi-square of `cells` cells exceeds once in 10^6 (Wilson and Hilferty's approximation)."""
     k = cells - 1
     return k * (1 - 2 / (9 * k) + 4.753 * math.sqrt(2 / (9 * k))) ** 3
 
@@ -185,7 +185,7 @@ def a_run_s_own_file_leaves_the_model_s_settings(space):
                                 "top_k": 7, "max_new_tokens": 9}))
     status, out, err, _ = mpirun(0, [PROGRAM, "--generate", trained / "config.yaml", "generate.samples=2"])
     check(status == 0 and "drawn at temperature 0.6, top_k 7" in out and "at most 3 tokens" in out, out, err)
-    # The same again from the settings beside the answers.
+    # A repetition with the settings that were saved with the answers.
     again = trained / "generated-0001/config.yaml"
     section = re.search(r"^generate:\n((?: +.*\n)*)", again.read_text(), re.M).group(1)
     check("samples: 2" in section and "max_new_tokens: 3" in section and "temperature" not in section, again.read_text())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What people try on a first day, with the whole program: trials, wrong folders, settings that teach little. What needs no
-run is in test/config/habits_test.cpp, what recipes take in recipes_test.py.
+"""Habits of new users, with the whole program: trials, wrong folders, settings that teach little. Checks without a
+run are in test/config/habits_test.cpp, those of recipes in recipes_test.py.
 
     python3 test/program/habits_test.py [PART-OF-A-NAME...]
 """
@@ -54,7 +54,7 @@ def a_trial_leaves_everything_as_it_was(space):
         check(result.out.count("validation after") == (1 if "train.val_check_interval=1" in options else 0), result)
         check("checkpoint after" not in result.out and "model      /" not in result.out, result)
         check(everything_in(home) == before, options, set(everything_in(home)) ^ set(before))
-    # Where nothing is there yet, nothing is there afterwards.
+    # If there was nothing before, there is nothing afterwards.
     result = start(space, 0, "--smoke", f"output.path={space.folder}/new/folders/run")
     check(result.status == 0 and "5 steps on 1 rank" in result.out, result)
     check(not (space.folder / "new").exists(), list(space.folder.iterdir()))
@@ -125,7 +125,7 @@ def a_model_of_text_says_that_it_reads_no_pictures(space):
     model = text_model(space) / "model"
     result = run(space, 0, f"model.path={model}", "train.max_steps=1", "data.max_text_tokens=128")
     check(result.out.count("warning: the model has no vision input: it trains on the captions of ") == 1, result)
-    check("has no vision input" not in run(space, 0, "train.max_steps=1").out, "told of a model with pictures")
+    check("has no vision input" not in run(space, 0, "train.max_steps=1").out, "warned for a model with pictures")
     plain = run(space, 0, f"model.path={model}", f"data.path={text_model(space)}/data/instructions.jsonl",
                 "train.max_steps=2", "data.max_text_tokens=128")
     check("has no vision input" not in plain.out, plain)
@@ -140,7 +140,7 @@ def texts_that_are_all_cut_are_told_before_they_are_learnt(space):
         result = run(space, 0, "train.max_steps=3", *options)
         told = re.search(r"^warning: all \d+ texts .*are cut to \d tokens", result.out, re.M)
         check(told and told.start() < result.out.index("step 2/3"), options, result)
-    check("warning: all" not in run(space, 0, "train.max_steps=1").out, "told without cause")
+    check("warning: all" not in run(space, 0, "train.max_steps=1").out, "warned without cause")
 
 
 @test
@@ -189,7 +189,7 @@ def an_hdf5_of_the_users_own_is_taken_or_refused_by_name(space):
 @test
 def a_first_build_for_gpus_says_where_there_is_none(space):
     def note_of(*variables):
-        """Of a machine with nvcc."""
+        """The output of make on a machine with nvcc."""
         environment = {name: value for name, value in os.environ.items() if name not in ("CUDA", "MAKEFLAGS", "MAKELEVEL")}
         done = subprocess.run(["make", "-n", "NVCC_FOUND=/usr/bin/true", f"BUILD={space.folder}/first", *variables, "blipft"],
                               cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment)

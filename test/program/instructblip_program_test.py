@@ -146,7 +146,7 @@ def what_is_frozen_is_saved_as_it_was(space):
 
 
 def t5_model(space, seed):
-    """The same with a T5."""
+    """A space with an InstructBLIP over a T5."""
     folder = space.new("instructblip_t5")
     folder.mkdir()
     _, samples, _ = families.FAMILIES["instructblip_t5"].make_folder(folder, seed)

@@ -45,7 +45,7 @@ class Background:
             time.sleep(0.02)
 
     def refused_for_another_run(self):
-        """Whether it ended with the message of the lock; fails where it trains, or ends otherwise."""
+        """Returns True if it ended with the message of the lock; fails if it trains, or ends in another way."""
         status = self.process.wait(SECONDS)
         out, err = self.texts()
         check(not self.trains(), "it trained", out, err)
@@ -146,7 +146,7 @@ def runs_with_folders_of_their_own_are_not_refused(space):
             run(space, 0, "train.max_steps=1", "checkpoint.every_steps=1", *options)
     finally:
         holder.kill()
-    # Who goes on from another run's checkpoint by name only reads there, while that run goes on itself.
+    # A resume from another run's checkpoint only reads there, while that run continues.
     again = run(space, 0, "train.max_steps=2", "checkpoint.every_steps=1")
     holder = Background(space, 0, f"output.path={again.output}", "checkpoint.resume=auto", "checkpoint.keep=100", *LONG)
     try:
@@ -226,7 +226,7 @@ def waits_for_it(run_):
 def parent_of_what_loses_its_parent():
     """This process becomes the parent of descendants whose parent ends. A group of processes that loses its last parent in
     the session is sent SIGHUP and SIGCONT where a process of it is stopped: stopped ranks would go on, and end, as soon
-    as their mpirun is killed. Whether init, their parent otherwise, is in the session depends on who started the test."""
+    as their mpirun is killed. Otherwise init is their parent, which may or may not be in the session."""
     prctl, set_child_subreaper = ctypes.CDLL(None, use_errno=True).prctl, 36
     check(prctl(set_child_subreaper, 1, 0, 0, 0) == 0, "prctl:", os.strerror(ctypes.get_errno()))
     try:
@@ -276,7 +276,7 @@ def start_again_after_mpirun_was_killed(space):
 
 @test
 def a_run_that_waited_has_the_folder_for_itself(space):
-    """What the ranks that end still write, and remove, comes before the folder is the next run's."""
+    """Ending ranks finish all writes and removals before the next run gets the folder."""
     options = [f"output.path={space.new()}", "checkpoint.every_steps=1", "checkpoint.resume=auto", *LONG]
     with parent_of_what_loses_its_parent():
         now = Background(space, 2, *options)

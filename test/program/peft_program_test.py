@@ -91,7 +91,7 @@ def working_in(folder):
 
 @test
 def an_adapter_loads_from_any_folder_by_its_name_alone(space):
-    """The run names its model by a relative path; AutoPeftModelForCausalLM is told of the adapter alone."""
+    """The run names its model by a relative path; AutoPeftModelForCausalLM gets only the adapter's path."""
     if peft is None:
         raise Skip(why)
     model, about = make_model(space, 5)

@@ -31,7 +31,7 @@ def questions_of(space):
 def draws_are_the_same_on_one_rank_and_on_two(space):
     settings = [*questions_of(space), "train.max_epochs=2", "train.total_batch_size=8"]
     one, two = run(space, 1, *settings), run(space, 2, *settings)
-    # Of the same texts the sums differ in their order alone: a few units in the last of 24 bits, which steps pass on.
+    # With equal texts, sums differ only in their order: a few units in the last of 24 bits, which steps pass on.
     check(len(one.losses()) == len(two.losses()) > 4, one, two)
     check(abs(one.losses() / two.losses() - 1).max() < 1e-3, one.losses(), two.losses())
     other = run(space, 1, *settings, "data.answers=common")

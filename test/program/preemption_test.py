@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs that are told to stop, by a signal or a time limit: each ends with a checkpoint and code 75, and goes on from it."""
+"""Runs that are stopped, by a signal or a time limit: each ends with a checkpoint and code 75, and goes on from it."""
 import os
 import pathlib
 import re
@@ -27,7 +27,7 @@ def send(process, ranks, number):
 
 
 def as_from_a_terminal(blocked=()):
-    """What a shell's background job ignores, this one does not; blocked: signals, by whoever starts it."""
+    """Restores the signals that a shell's background job ignores; `blocked`: signals that the starter blocks."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 

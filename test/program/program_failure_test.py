@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How the whole program fails under mpirun on CPU ranks: each bad input must be told once, by one rank, within seconds,
+"""How the whole program fails under mpirun on CPU ranks: each bad input must be reported once, by one rank, within seconds,
 leaving nothing under a final name.
 
     python3 test/program/program_failure_test.py [PART-OF-A-NAME...]

@@ -1,4 +1,4 @@
-"""What the tests of the whole program share: a small BLIP-2 with pictures, and starting the program on ranks.
+"""Helpers of the tests of the whole program: a small BLIP-2 with pictures, and starting the program on ranks.
 
 tools/make_demo.py makes both. BLIPFT names the program (default ./blipft). BLIPFT_DEVICE=cuda: the ranks have GPUs, one each;
 what needs more of them than there are is skipped (gpu_runs_test.py starts such tests). With NCCL_MULTI_RANK_GPU_ENABLE=1
@@ -52,7 +52,7 @@ if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
 
 
 def ranks_up_to(wanted):
-    """So many ranks, or one for each GPU where there are fewer."""
+    """The number of ranks: `count`, or one for each GPU if there are fewer."""
     return min(wanted, GPUS) if DEVICE == "cuda" else wanted
 
 
@@ -135,7 +135,7 @@ def gpus_of(ranks):
 
 
 def environment(ranks=None):
-    """Of a run of so many ranks; None: of anything, with all GPUs."""
+    """The environment of a run with `ranks` ranks; None: of any command, with all GPUs."""
     values = dict(os.environ, OMP_WAIT_POLICY="passive")  # threads and ranks that spin take ten times as long
     values.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
     if ranks is not None and VISIBLE and "NCCL_MULTI_RANK_GPU_ENABLE" not in os.environ:
@@ -283,5 +283,5 @@ def write_index(folder, index):
 
 
 def checkpoint(output, step):
-    """The folder of a run's checkpoint after so many steps."""
+    """The folder of a run's checkpoint after `step` steps."""
     return output / f"checkpoints/step-{step:08d}"

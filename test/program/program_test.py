@@ -132,7 +132,7 @@ def room_to_load_and_save_counts_in_plan_and_measurement_alike(space):
 
 
 def check_rates(steps, samples):
-    """What a step is counted to take: from the end of the one before to its own end, the first from its begin."""
+    """The seconds of each step: from the end of the previous step to its own end, the first from its begin."""
     ends = steps["end_ns"].astype(np.float64)
     seconds = np.diff(ends, prepend=float(steps["begin_ns"][0])) * 1e-9
     # Durations are of the device's clock, times are led along the host's: at most 1e-3 apart.
@@ -144,7 +144,7 @@ def check_rates(steps, samples):
 
 @test
 def packing_keeps_the_steps(space):
-    """The same samples a step in other micro-batches: the same numbers but for the order of sums, with less work."""
+    """Other micro-batches of a step's samples give the same numbers except for the order of sums, with less work."""
     options = ("train.max_steps=6", "train.accumulate_grad_batches=3", "train.batch_size=2", "train.dropout=true",
                "output.save_model=true")
     results = [run(space, 2, *options, f"data.text_padding={value}") for value in ("longest", "packed")]
@@ -185,7 +185,7 @@ def memory_lines_and_plain_progress(space):
     check(np.allclose([float(rate) for _, rate in progress], rates, rtol=1e-3, atol=0.05), progress, rates)
     # On CPUs the total alone; the owners' shares are the plan's and the trace's.
     check(re.search(r"^memory of a rank at the peak of a step \(ddp\)\n  total +[\d.]+ MiB\ndata ", result.out, re.M), result)
-    # What was told of these phases is not told again.
+    # Unchanged memory of these phases is not printed again.
     again = run(space, 1, "train.max_steps=4", "output.memory_every=1", "data.text_padding=max")
     check(set(re.findall(r"memory step (\d+)", again.out)) == {"0", "1"}, again)
     # The buffers are in the trace.

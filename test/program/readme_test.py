@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every command of README.md, as it stands and in its order, in a folder like a clone of the repository: on small models
-and data in the places that it names. What needs a network, a cluster or more GPUs is skipped by name.
+and data in the places that it names. Commands that need a network, a cluster or more GPUs are skipped by name.
 
     test/program/readme_test.py [WORD...]        tests whose names hold one of the words
 
@@ -27,7 +27,7 @@ NEEDS = {"hf": "a network", "sbatch": "a cluster; test/slurm has its test"}
 
 
 def blocks():
-    """Of each block of commands its lines, with continued ones joined and without comments."""
+    """The lines of each block of commands, with continued lines joined, without comments."""
     found = []
     for block in re.findall(r"(?:^    .*\n)+", README, re.M):
         lines = [line.strip() for line in re.sub(r" *\\\n +", " ", block).splitlines()]

@@ -109,7 +109,7 @@ class Recipes(Space):
 
 
 def ranks_of(recipe):
-    """What its comment tells to start; 0: without mpirun."""
+    """The number of ranks of the command in its comment; 0: without mpirun."""
     found = re.search(r"mpirun -np (\d+) ./blipft", recipe.read_text())
     devices = re.search(r"^  devices: (\d+)", recipe.read_text(), re.M)
     ranks = int(found.group(1)) if found else int(devices.group(1)) if devices and int(devices.group(1)) > 1 else 0

@@ -49,7 +49,7 @@ def log_of(output):
 
 
 def wait_for_rows(output, count, process):
-    """Until metrics.jsonl has so many steps."""
+    """Waits until metrics.jsonl has `count` steps."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
         if (output / "metrics.jsonl").exists():
@@ -182,7 +182,7 @@ def a_resumed_run_goes_on_with_its_files(space):
 
 @test
 def lines_outlive_the_process(space):
-    """Killed without a word, a run leaves whole lines, up to the last step that was told."""
+    """Killed without a word, a run leaves whole lines, up to the last printed step."""
     process, output = begin(space, ranks_up_to(2), *LONG, "output.progress_seconds=0.001",
                             "output.memory_every=1000")
     try:
@@ -193,7 +193,7 @@ def lines_outlive_the_process(space):
         out = process.communicate(timeout=120)[0]
     steps = [row["step"] for row in rows_of(output, "step")]
     told = [int(number) for number in re.findall(r"^step (\d+)/", out, re.M)]
-    check(steps == list(range(len(steps))) and len(steps) >= max(told) - 1, "rows of", steps[-3:], "told", told[-3:])
+    check(steps == list(range(len(steps))) and len(steps) >= max(told) - 1, "rows of", steps[-3:], "printed", told[-3:])
     check((output / "metrics.jsonl").read_bytes().endswith(b"\n") and (output / "log.txt").read_bytes().endswith(b"\n"),
           "half a line")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the small files of a saved model say: the dtype of its tensors, and what transformers 5 needs to generate."""
+"""The small files of a saved model: the dtype of its tensors, and what transformers 5 needs to generate."""
 import json
 import pathlib
 import sys

@@ -222,7 +222,7 @@ def partial_lines(output):
 
 
 def generate_slowly(space, ranks, output, count):
-    """A generation of so many texts, which come one by one, started."""
+    """Starts a generation of `samples` texts, one at a time."""
     many = write_records(space, [{"instruction": f"Say {i}.", "output": "?"} for i in range(count)])
     command = command_line(ranks, [PROGRAM, "--generate", space.config, f"output.path={output}", f"generate.path={many}",
                                    "generate.batch_size=1", "generate.max_new_tokens=60", "generate.min_new_tokens=60"])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is checked before the first step, with the whole program under mpirun: that all ranks were given the same, that
+"""Checks before the first step, with the whole program under mpirun: that all ranks were given the same, that
 the output folder is this run's, and what becomes of a trace that cannot be written.
 
     python3 test/program/start_checks_test.py [PART-OF-A-NAME...]

@@ -42,7 +42,7 @@ def make_places():
         pathlib.Path("/run", folder).mkdir(parents=True)
     call("mount", "-t", "tmpfs", "tmpfs", "/etc/slurm")
     shutil.copy(HERE / "slurm.conf", "/etc/slurm")
-    # Of v1 slurmd asks nothing but that the folder is a mount; v2 would talk to systemd.
+    # With v1, slurmd only requires that the folder is a mount; v2 would talk to systemd.
     pathlib.Path("/etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     pathlib.Path("/etc/slurm/gres.conf").write_text(f"Name=gpu File=/run/slurm/gpu[0-{GPUS - 1}]\n")
     for gpu in range(GPUS):

@@ -23,7 +23,7 @@ STEPS = 200
 RUN = ("model.init=random", "data.max_text_tokens=32", "data.num_train_samples=0", "data.num_workers=1",
        "train.lr=1e-3", "train.batch_size=2", "train.accumulate_grad_batches=2", "train.precision=32-true",
        "train.max_epochs=1000", f"train.max_steps={STEPS}", "parallel.device=cpu", "output.save_model=true")
-# What a user would ask of this cluster, with the job scripts as they are.
+# Jobs as a user submits them, with the unchanged job scripts.
 ASK = ("--nodes=2", "--gpus-per-node=2")
 
 
@@ -167,7 +167,7 @@ def a_job_that_is_cancelled_keeps_a_checkpoint_and_stays_out_of_the_queue(space)
     job = Job(space)
     job.wait_for_step(3)
     ask_slurm("scancel", job.number)
-    job.wait_for("was told to stop; the same command with output.path=")
+    job.wait_for("was stopped; the same command with output.path=")
     job.wait_for_state("CANCELLED")
     check(job.field("Restarts") == "0", job)
     check(list((job.output / "checkpoints").glob("step-*/checkpoint.json")), job)

@@ -11,7 +11,7 @@ namespace {
 
 const std::vector<Deal> kDeals = {{"ddp"}, {"fsdp"}, {"fsdp", "step"}};
 
-/// What is left of `values`, in `compute`, when they are held in `format`.
+/// Returns `values`, in `compute`, after they were stored in `format`.
 std::vector<float> through(const Format& format, const std::vector<float>& values, DType compute) {
   const std::unique_ptr<Ops> ops = make_cpu_ops();
   const auto n = static_cast<int64_t>(values.size());

@@ -1,4 +1,4 @@
-// What each rank holds of a unit, at the world size that mpirun gives.
+// The shard of a unit on each rank, at the world size that mpirun gives.
 #include "strategies/strategy_harness.h"
 
 using namespace blipft;

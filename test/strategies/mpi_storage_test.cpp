@@ -1,4 +1,4 @@
-// What the store holds may be stored otherwise: in blocks, in the host, or not at all for long. Formats and policies of
+// The store may hold tensors in other ways: in blocks, in the host, or not at all for long. Formats and policies of
 // this file's own prove that no part of the program needs to know of them.
 #include <typeinfo>
 

@@ -1,6 +1,6 @@
 // Every strategy against one rank on the whole batch, at the world size that mpirun gives (check.sh: 1, 2, 3 and 4).
 //
-// Rank 0 computes the reference. Where the maths is the same down to the order of sums, bits must be
+// Rank 0 computes the reference. If the math is the same down to the order of sums, bits must be
 // equal; elsewhere the bounds follow from the dtype and the length of the sums, see Tolerance.
 #include "engine/room_settings.h"
 #include "strategies/strategy_harness.h"

@@ -1,4 +1,4 @@
-// What the strategy tests train with: a tiny BLIP-2, synthetic samples that are numbered over the whole global batch,
+// The model and data of the strategy tests: a tiny BLIP-2, synthetic samples that are numbered over the whole global batch,
 // and a run of a few optimizer steps under one strategy, whose losses, gradients and weights are then compared.
 #pragma once
 
@@ -63,7 +63,7 @@ struct Job {
   int64_t wrong_sample = -1;               ///< this sample gets another caption: what a comparison must notice
 };
 
-/// Who computes what.
+/// The ranks, and the samples of each.
 struct Deal {
   std::string strategy = "single";
   std::string reshard = "always";
@@ -72,7 +72,7 @@ struct Deal {
   int64_t shard_ranks = 0;                 ///< of a shard group; 0: all
 };
 
-/// What a run leaves behind; every rank has all of it.
+/// The results of a run, complete on every rank.
 struct Outcome {
   using Units = std::vector<std::vector<float>>;  // flat buffers, alignment gaps included
   std::vector<double> losses, norms;       ///< per step
@@ -444,7 +444,7 @@ inline bool same_bits(const Outcome::Units& a, const Outcome::Units& b) {
   return true;
 }
 
-/// Whether every rank of the world has the same weights, losses and norms.
+/// Returns true if every rank of the world has the same weights, losses and norms.
 inline bool same_on_all_ranks(const Outcome& outcome) {
   uint64_t digest = 0xcbf29ce484222325u;   // FNV-1a
   const auto add = [&](const void* data, size_t bytes) {

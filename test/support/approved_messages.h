@@ -12,7 +12,7 @@
 
 namespace blipft::testing {
 
-/// Whether the text has these parts in this order: the place and key, what was found, the remedy.
+/// Returns true if the text has these parts in this order: the place and key, what was found, the remedy.
 inline bool names(std::string_view text, std::initializer_list<std::string_view> parts) {
   size_t from = 0;
   for (const std::string_view part : parts) {

@@ -1,4 +1,4 @@
-"""What the tests that are scripts share: how a test is declared, what it checks with, and how all are run and reported.
+"""Helpers of the test scripts: how a test is declared, what it checks with, and how all are run and reported.
 
     from script_tests import check, run_tests, test
 

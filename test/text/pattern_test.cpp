@@ -1,4 +1,4 @@
-// Patterns in Oniguruma's syntax. What is expected was printed by the Hugging Face library (tools/compare_tokenizers.py
+// Patterns in Oniguruma's syntax. The expected results come from the Hugging Face library (tools/compare_tokenizers.py
 // draws more).
 #include "text/pattern.h"
 

@@ -1,4 +1,4 @@
-// What the tokenizer reads of a folder's files, and its error messages.
+// Files that the tokenizer reads from a folder, and its error messages.
 #include "text/golden_tokenizers.h"
 #include "text/pattern.h"
 

@@ -218,7 +218,7 @@ TEST_SUITE("tokenizer") {
     for (const Json& entry : read_json(golden_tokenizer("llama_cases.json"))["cases"]) {
       const std::string text = text_of(entry);
       INFO(text);
-      // Where transformers 5 has rules of its own: a space or its stand-in in front, and text behind special tokens.
+      // Special rules of transformers 5: a space or its stand-in in front, and text behind special tokens.
       const bool differs = text.starts_with(' ') || has(text, "\u2581") || has(text, "<s>") || has(text, "</s>") ||
                            has(text, "<unk>");
       if (!differs) CHECK(model->encode(text) == json->encode(text));

@@ -59,7 +59,7 @@ def gpus_memory_torch_and_gemm_rate(space):
     check(cells[1:4] == ["32 + 50", "2 x Stand-in", "2.500 s, 0.1 GiB"] and cells[6] == f"{row['samples_s']:,.0f} samples" and
           cells[7] == f"{row['tflops_gpu'] / 0.5:.0%}", cells)
     check(result.err.count("torch eager 2.5") == 4, "fsdp-16x4 and fsdp-16x4-auto share one run", result.err)
-    # What it will take is said before it begins: blipft 6 s and 5 steps of 0.37 s, PyTorch 20 and 40 s and 5 steps.
+    # The expected duration is printed before it begins: blipft 6 s and 5 steps of 0.37 s, PyTorch 20 and 40 s and 5 steps.
     check("estimate for single-16x4: blipft 8 s, torch best 63 s, torch eager 23 s" in result.err, result.err)
     places = [result.err.index(words) for words in ("estimate for all", "8192", "torch best 2.0")]
     check(places == sorted(places), result.err)

@@ -1,4 +1,4 @@
-"""What the tests of tools/bench.py share: a call of it with what it printed, and stand-ins for the programs that it starts."""
+"""Helpers of the tests of tools/bench.py: a call of it with what it printed, and stand-ins for the programs that it starts."""
 import json
 import os
 import pathlib
@@ -46,7 +46,7 @@ def close(a, b):
 
 
 def has_ended(pid_file, patience=10):
-    """Whether the process whose number is in the file is gone; a zombie, which only waits to be collected, is."""
+    """Returns True if the process whose number is in the file has ended; a zombie counts as ended."""
     stat, deadline = pathlib.Path(f"/proc/{pid_file.read_text().strip()}/stat"), time.monotonic() + patience
     while time.monotonic() < deadline:
         try:

@@ -50,7 +50,7 @@ def compare(new, *arguments):
 
 
 def compare_demo(space, function, new):
-    """What compare_losses, compare_texts or compare_kernels print and count for the demo, with one setting each."""
+    """The output and counts of compare_losses, compare_texts or compare_kernels for the demo, with one setting each."""
     comparison = compare_builds.Comparison(PROGRAM, new, str(space.folder))
     comparison.folder = str(space.folder / f"files of {pathlib.Path(new).name}")
     with contextlib.redirect_stdout(io.StringIO()) as out:

@@ -178,7 +178,7 @@ def without_numpy_the_tool_takes_another_python_or_says_what_it_needs(space):
     done = subprocess.run([*tool, source.parent / "other"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env={**os.environ, "BLIPFT_PYTHON": sys.executable})
     check(done.returncode == 0 and (source.parent / "other/model.safetensors").exists(), done.stdout)
-    # Where there is none, it says so.
+    # If there is none, it says so.
     done = subprocess.run([*tool, source.parent / "none"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env={**os.environ, "BLIPFT_TOOL_RUNS_WITH": "this one"})
     check(done.returncode == 1 and "Traceback" not in done.stdout, done.stdout)

@@ -146,7 +146,7 @@ BREACHES = [
 
 # Breaches that need several lines: files with what is added to them, where the breach is told, a part of why.
 THROUGH_HEADERS = [
-    ("an upward include of a header is told once, where it is",
+    ("an upward include of a header is reported once, where it is",
      {"include/blipft/store.h": '#include "blipft/strategy.h"\n', "include/blipft/strategy.h": ""},
      ["include/blipft/store.h:2: ", "include/blipft/strategy.h:1: "],
      ["strategies/, which is not below it", "a cycle"]),
@@ -172,7 +172,7 @@ THROUGH_HEADERS = [
 
 
 def function(lines, head="void f(int x) {", before=""):
-    """A function of so many lines, from `head` on."""
+    """A function with `lines` lines, from `head` on."""
     return before + head + "\n" + "  x += 1;\n" * (lines - head.count("\n") - 2) + "}\n"
 
 
@@ -280,6 +280,13 @@ RETIRED = [
     ("a word within a sentence", "src/io/json.h", "// Says whether the batch is full, of which the rows are.\n", ""),
     ("a message", "src/io/json.cpp", "const char* text = \"nothing is learnt\";\n", 'src/io/json.cpp:1: "learnt" in "nothing is learnt"'),
     ("a page", "docs/data.md", "What is learnt.\n", 'docs/data.md:1: "learnt"'),
+    ("a docstring", "tools/trace.py", '"""What a run took.\n\nMore.\n"""\n', 'tools/trace.py:1: "what" in "What a run took."'),
+    ("a comment of Python", "tools/trace.py", "a = 1  # rows\n# Of a\n# batch.\nb = 2\n", 'tools/trace.py:2: "of" in "Of a batch."'),
+    ("a text of Python", "test/trace_test.py", 'a = "is learnt"\n', 'test/trace_test.py:1: "learnt"'),
+    ("a name of Python", "tools/trace.py", "learnt = 1\n", ""),
+    ("a run file", "inputs/demo.yaml", "a: 1  # it is learnt\n", 'inputs/demo.yaml:1: "learnt"'),
+    ("a job script", "jobs/run.sh", "a=${b#c}\n# Where jobs\n# wait.\n", 'jobs/run.sh:2: "where" in "Where jobs wait."'),
+    ("the list of changes", "CHANGELOG.md", "- What is learnt.\n", 'CHANGELOG.md:1: "learnt"'),
     ("code in a page", "docs/data.md", "`learnt` is a key.\n\n    learnt: 1\n\n```\nlearnt\n```\n", ""),
 ]
 
@@ -288,7 +295,7 @@ RETIRED = [
 def words_that_are_retired(space):
     for name, path, text, line in RETIRED:
         with tree({}):
-            pathlib.Path(path).parent.mkdir(exist_ok=True)
+            pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
             pathlib.Path(path).write_text(text)
             found = retired_words.breaches()
         check(found[0].startswith(line) if line else not found, name, found)

@@ -210,7 +210,7 @@ def write_long_rank(path, rank, steps, spans_per_step, memory_every=50):
 
 
 def write_long_run(folder, steps, ranks, spans_per_step, processes=1, same=False):
-    """A run of so many ranks. With `same` they are links to one file, which takes its place on the disk once."""
+    """A run of `ranks` ranks. With `same` they are links to one file, which uses disk space once."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if same:

@@ -108,7 +108,7 @@ class Space:
 
 
 def is_picture(data, box=None):
-    """Whether an image shows something: enough different values, not one colour with an edge."""
+    """Returns True if an image shows something: enough different values, not one colour with an edge."""
     image = Image.open(io.BytesIO(data)).convert("L")
     if box:
         image = image.crop(tuple(int(v) for v in box))

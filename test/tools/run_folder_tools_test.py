@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tools/trace.py on run folders: compare, diff's settings, loss of several runs, and tensorboard.
 
-Where the tensorboardX package is missing, a stand-in with its two calls takes its place.
+If the tensorboardX package is missing, a stand-in with its two calls is used.
 """
 import csv
 import io
@@ -151,7 +151,7 @@ class Losses(unittest.TestCase):
 
 
 class FakeWriter:
-    """What of tensorboardX is used."""
+    """The part of tensorboardX that is used."""
     made = []
 
     def __init__(self, logdir, purge_step=None):

@@ -1,4 +1,4 @@
-"""What the tests of tools/trace.py share: rows, hand-made runs, calls of the tool, and lines for tools/check.sh."""
+"""Helpers of the tests of tools/trace.py: rows, hand-made runs, calls of the tool, and lines for tools/check.sh."""
 import io
 import os
 import pathlib

@@ -418,7 +418,7 @@ class Clocks(unittest.TestCase):
             self.assertIn("clocks: the ranks' clocks are not equal; rank", text)
 
     def test_drift_is_found_in_a_sample(self):
-        """Of 120 steps some 25 are read, one by one; each has four ends that tell of the clocks."""
+        """Some 25 of 120 steps are read, one by one; each has four ends that show the clocks."""
         with mock.patch.multiple(sampling, FULL_SPANS=100, SAMPLE_SPANS=600), \
                 Run(*self.tables((0, 1000, 2000))) as run:
             ranks = summary.analyze(run)

@@ -91,7 +91,7 @@ TEST_CASE("few pairs will do") {
   CHECK(errors.rises);
 }
 
-TEST_CASE("one pair shifts, and what was told stays") {
+TEST_CASE("one pair shifts, and reported times stay") {
   ClockMap map;
   CHECK(map.empty());
   map.add({1000, kUnix, 500});

@@ -1,4 +1,4 @@
-// What a trace makes of files that it cannot write.
+// Traces whose files cannot be written.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -71,7 +71,7 @@ TEST_CASE("a full disk ends in an error that names the file, and not in a crash 
   CHECK(WEXITSTATUS(status) == 42);
 }
 
-TEST_CASE("a file that is removed while it is written is told of within seconds, and at the end") {
+TEST_CASE("a file that is removed while it is written is reported within seconds, and at the end") {
   const TemporaryDirectory directory;
   for (const bool at_once : {true, false}) {
     const auto trace = open_trace(directory / "run/trace.h5");

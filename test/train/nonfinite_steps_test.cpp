@@ -1,4 +1,4 @@
-// What becomes of steps that are not finite.
+// The handling of non-finite steps.
 #include <doctest/doctest.h>
 
 #include <limits>

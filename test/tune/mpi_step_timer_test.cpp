@@ -17,7 +17,7 @@ Config requested_config(const std::string& model) {
   return config;
 }
 
-// Of a machine that is never too busy: each look at the clock takes a millisecond.
+// A clock for a machine that is never busy: each look at the clock takes a millisecond.
 std::function<double()> steady_clock() {
   return [seconds = 0.0]() mutable { return seconds += 1e-3; };
 }

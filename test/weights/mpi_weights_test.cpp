@@ -94,7 +94,7 @@ Job saving_job(const OtherModel& model, Precision precision) {
   return job;
 }
 
-// What a job with fsdp on all ranks saves; empty on all ranks but the first.
+// The content that a job with fsdp on all ranks saves; empty on all ranks but the first.
 Contents saved_by(const Job& job) {
   const TemporaryDirectory folder;
   TestRun run(job, {"fsdp"}, &mpi_world());

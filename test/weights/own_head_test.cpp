@@ -45,7 +45,7 @@ TEST_SUITE("own head") {
     CHECK_FALSE(own(tied, {{head, {1, 2}}}));
     CHECK_FALSE(own(R"({"model_type": "llama"})", {{head, {1, 2}}, {table, {1, 3}}}));  // untied anyway
     CHECK(own(opt, {{part + head, {1, 2}}, {part + "model.decoder.embed_tokens.weight", {1, 3}}}));
-    // What an absent key means is the family's.
+    // The family defines the meaning of an absent key.
     CHECK(own(R"({"model_type": "smollm3"})", {{head, {1, 2}}, {table, {1, 3}}}));
     CHECK(own(R"({"model_type": "instructblip", "text_config": {"model_type": "llama"}})",
               {{part + head, {1, 2}}, {part + table, {1, 3}}}));

@@ -31,7 +31,7 @@ class Skipped(BenchError):
     """A run that did not end because the budget was spent; its text is the reason that the table gives."""
 
 
-# What launchers add to a program's own words, line by line, and how programs say what went wrong.
+# Lines that launchers add to a program's output, and how programs report errors.
 NOISE = re.compile(r"^-*$|^Primary job  terminated normally|^a non-zero exit code|^mpirun detected that one or more|"
                    r"^(thus causing |)the job to be terminated|^Process name: |^Exit code: |elastic")
 REASON = re.compile(r"\bblipft: |\b\w+(Error|Exception)\b: |out of memory|op_bench: |noticed that process rank")
@@ -39,7 +39,7 @@ TORCHRUN_SUMMARY = "torch.distributed.elastic.multiprocessing.errors.ChildFailed
 
 
 def error_line(log):
-    """The last line that tells of an error, else the last line."""
+    """The last line that reports an error, else the last line."""
     words = log.read_text(errors="replace").split(TORCHRUN_SUMMARY)[0]
     lines = [line for line in map(str.strip, words.splitlines()) if not NOISE.search(line)]
     reasons = [line for line in lines if REASON.search(line)]
@@ -47,7 +47,7 @@ def error_line(log):
 
 
 def result_of(log):
-    """What a script of PyTorch's side says at its end, RESULT and a JSON object. Raises BenchError where there is none."""
+    """The result of a PyTorch script: its last line, RESULT and a JSON object. Raises BenchError if there is none."""
     results = [line[7:] for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
     if not results:
         raise BenchError(f"printed no RESULT line; see {log}")

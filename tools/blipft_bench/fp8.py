@@ -7,7 +7,7 @@ from . import auto, blipft, generate, inputs, table
 from .machine import say
 
 VOCABULARY = {"7b": 32000, "llama3-8b": 128256, "qwen2.5-7b": 152064}
-# Of Llama 3 8B and Qwen2.5-7B, adapters of rank 8 as NeMo AutoModel's benchmark has them.
+# Llama 3 8B and Qwen2.5-7B have adapters of rank 8, as in NeMo AutoModel's benchmark.
 LORA = ["adapter.kind=lora", "adapter.r=8", "adapter.targets=[q, k, v, o, mlp]"]
 # expected: seconds of a step in bf16 on an H200. keys: of both runs; fp8_keys: of that in fp8.
 ROWS = [
@@ -31,7 +31,7 @@ def write_model(folder, row, small):
 
 
 def prepare(bench, row, small):
-    """(model folder, data): texts that are longer than the rows, all of them learnt."""
+    """(model folder, data): texts that are longer than the rows; all tokens are labels."""
     folder = bench.out / "models" / row["model"]
     if row["model"] == "blip2":
         captions = inputs.write_data(bench.out / "data", inputs.PICTURES, inputs.PICTURE_SIZE)

@@ -47,7 +47,7 @@ def bound_ms(row, bandwidth, small):
 
 
 def prefill_operations(row, small):
-    """Of one text: products of all rows, attention of half the pairs."""
+    """For one text: products of all rows, attention of half the pairs."""
     hidden, layers, matrices, _ = llama_sizes(small)
     return 2 * matrices * row["prompt"] + layers * 2 * row["prompt"] ** 2 * hidden
 

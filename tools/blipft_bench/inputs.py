@@ -1,4 +1,4 @@
-"""What the runs read: a model directory without weights, and drawn pictures with captions."""
+"""Inputs of the runs: a model directory without weights, and drawn pictures with captions."""
 import contextlib
 import io
 import json
@@ -78,7 +78,7 @@ def write_data(folder, count, size):
 
 
 def write_long_texts(path, count, tokens):
-    """Texts that are longer than rows of so many tokens, all of them learnt."""
+    """Texts that are longer than rows of `tokens` tokens; all tokens are labels."""
     rng = np.random.default_rng(2)
     with open(path, "w", encoding="utf-8") as file:
         for _ in range(count):

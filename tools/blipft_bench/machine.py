@@ -96,7 +96,7 @@ class MemoryPoll:
 
 
 def versions(gpus, program, torch):
-    """What a result depends on."""
+    """Facts that a result depends on."""
     changed = output_of(["git", "status", "--porcelain", "--untracked-files=no"])
     cache = pathlib.Path(os.environ.get("HOME", "/")) / ".cache/blipft/gemm_algorithms.txt"
     mpirun = output_of(["mpirun", "--version"])

@@ -1,4 +1,4 @@
-"""The same step in PyTorch: where torch is, and one run of bench_torch.py."""
+"""The step in PyTorch: where torch is, and one run of bench_torch.py."""
 import pathlib
 import sys
 

@@ -19,7 +19,7 @@ def with_memory(seconds, form, used):
 
 
 def used_bytes(row):
-    """What the driver says is used at the peak: of the whole GPU, else of the process as its trace has it."""
+    """The driver's figure at the peak: of the whole GPU, else of the process as its trace has it."""
     return row["driver_bytes"] if row["measured_bytes"] is None else row["measured_bytes"]
 
 

@@ -1,1 +1,1 @@
-"""What tools/compare.py does: blipft beside transformers, and two builds of it."""
+"""The code of tools/compare.py: blipft against transformers, and two builds of blipft."""

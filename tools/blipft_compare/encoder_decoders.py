@@ -37,7 +37,7 @@ def of_t5(pick, vocabulary):
 
 
 def batch_of(tokenizer, records, tokens):
-    """As blipft reads them: each side cut to so many rows, of which the decoder's start is one."""
+    """Texts as blipft reads them: each side is cut to max_text_tokens rows, with the decoder's start."""
     def encode(text, most):
         return tokenizer(text, truncation=True, max_length=most).input_ids
     sources = [encode(record["prompt"], tokens) for record in records]
@@ -54,7 +54,7 @@ def tokenizer_of(folder):
 
 
 class T5:
-    """What families.py asks of a family."""
+    """The interface of a family in families.py."""
     tokens_of_tokenizer = 138
     data, has_steps = "texts.jsonl", True
     model_class = transformers.T5ForConditionalGeneration
@@ -95,7 +95,7 @@ class T5:
         return loss.item(), gradients_of(model), longest
 
     def train(self, folder, records, steps, lr):
-        """Losses of so many steps of SGD in float64, and the parameters after them."""
+        """Losses of `steps` steps of SGD in float64, and the parameters after them."""
         batch, losses = self._batch(folder, records), []
         with exact("T5"):
             model = self.load(folder / "model", torch.float64)
@@ -136,7 +136,7 @@ def write_blip(kind, folder, pick, vocabulary, generator, **of_text):
 
 
 class Blip2T5(T5):
-    """The same behind a picture: pictures with a prompt and an answer."""
+    """BLIP-2 with a T5: pictures with a prompt and an answer."""
     data, kind = "pictures", "blip2"
     model_class = CLASSES["blip2"][1]
 
@@ -174,7 +174,7 @@ class Blip2T5(T5):
 
 
 class InstructBlipT5(Blip2T5):
-    """The same with a Q-Former that reads the prompts, by a tokenizer of its own."""
+    """InstructBLIP with a T5: its Q-Former reads the prompts too, with its own tokenizer."""
     kind, model_class = "instructblip", CLASSES["instructblip"][1]
 
     def _add_to_folder(self, folder):

@@ -1,4 +1,4 @@
-"""What transformers makes of a batch that blipft trains on: loss, gradient norm, losses of the first steps.
+"""The results of transformers for a batch that blipft trains on: loss, gradient norm, losses of the first steps.
 
   tools/compare.py transformers MODEL_DIR DATA_DIR --batch 16 --precision 32-true --grad-norm
   tools/compare.py transformers MODEL_DIR DATA_DIR --batch 16 --precision bf16-true --steps 5 --lr 2e-5

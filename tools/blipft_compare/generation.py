@@ -221,7 +221,7 @@ def own_error(model, inputs, out, begin, place):
 def gap_of(model, inputs, tokenizer, out, begin, ours, settings):
     """How far apart the two choices are, in transformers' own scores: of beams the scores of the two texts; else those of the
     two tokens at the first place that differs, relative to the largest score there; in bf16 in steps of the larger one. None
-    where that cannot be told."""
+    if that cannot be determined."""
     if settings.get("num_beams", 1) > 1:
         theirs = out.sequences_scores[0].item()
         return abs(theirs - ours["score"]) / max(1.0, abs(theirs))

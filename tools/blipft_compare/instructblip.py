@@ -91,7 +91,7 @@ def make_folder(folder, seed):
 
 
 def ids_of(folder, samples):
-    """Ids of the texts, whether each is learnt, ids of the instructions."""
+    """Ids of the texts, a flag for each label, ids of the instructions."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
     bert = transformers.AutoTokenizer.from_pretrained(folder / "model/qformer_tokenizer")
     texts, learnt, instructions = [], [], []

@@ -56,7 +56,7 @@ def gradients_of(model):
 
 
 def worst_error(found, truth):
-    """Of a tensor's gradient, and which."""
+    """The largest error of a tensor's gradient, and the tensor's name."""
     norm = math.sqrt(sum(g.square().sum().item() for g in truth.values()))
     errors = [((found[key] - g).norm().item() / max(g.norm().item(), 0.01 * norm), key) for key, g in truth.items()]
     return max(errors, key=lambda error: error[0] if error[0] == error[0] else math.inf)
@@ -72,7 +72,7 @@ def parser_of(doc, count):
 
 
 def each_model(arguments, name, compare):
-    """What compare(folder, seed) returns for each of the models."""
+    """The results of compare(folder, seed) for each of the models."""
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

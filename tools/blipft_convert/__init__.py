@@ -1,1 +1,1 @@
-"""What tools/convert_dataset.py and tools/convert_checkpoint.py do."""
+"""The code of tools/convert_dataset.py and tools/convert_checkpoint.py."""

@@ -6,7 +6,7 @@
 
 The source is a .parquet or .arrow file; or a directory of them, perhaps in data/ or a folder for each split, as the hub
 has them; or a directory that save_to_disk wrote: state.json and .arrow files, or dataset_dict.json and one such directory
-a split. Where files are named after splits (train-00000-of-00004.parquet), --split chooses one; train, where there is.
+a split. If files are named after splits (train-00000-of-00004.parquet), --split selects one; the default is train, if it exists.
 
 With a column of pictures the result is an ImageFolder: OUTPUT/images/*.jpg|png and OUTPUT/metadata.jsonl. Its records have
 file_name and text; a picture with a list of captions becomes one record for each caption. With the columns question and
@@ -58,7 +58,7 @@ def read_json(path):
 
 
 def split_directory(source, split):
-    """The directory with state.json, of the split asked for or the only one there is."""
+    """The directory with state.json of the requested split, or of the only one."""
     if not source.is_dir():
         fail(f"{source}: not a directory")
     splits_file = source / "dataset_dict.json"
@@ -280,7 +280,7 @@ class Progress:
 
 
 def picture_column(schema, wanted, file):
-    """The column of pictures, or None: it is called as asked for, or image, or holds {bytes, path}."""
+    """The column of pictures, or None: the requested name, or image, or a column of {bytes, path}."""
     if wanted:
         return choose_column(schema.names, wanted, (), "image", file)
     for field in schema:

@@ -14,7 +14,7 @@ import zipfile
 
 import numpy as np
 
-# torch's storage classes and dtypes: safetensors' name, bytes of an element. Of a dtype that safetensors files do not hold,
+# torch's storage classes and dtypes: safetensors' name, bytes of an element. For a dtype that safetensors does not have,
 # the name is None.
 STORAGES = {"DoubleStorage": ("F64", 8), "FloatStorage": ("F32", 4), "HalfStorage": ("F16", 2),
             "BFloat16Storage": ("BF16", 2), "LongStorage": ("I64", 8), "IntStorage": ("I32", 4), "ShortStorage": ("I16", 2), "CharStorage": ("I8", 1),
@@ -107,12 +107,12 @@ class Unpickler(pickle.Unpickler):
             raise Refused(f"a storage has {elements} elements")
         storage = self.storages.setdefault(key, Storage(kind, key, elements))
         if (storage.kind, storage.elements) != (kind, elements):
-            raise Refused(f"storage {key} is told in two ways")
+            raise Refused(f"storage {key} has two descriptions")
         return storage
 
 
 def load(path):
-    """What the file holds: tensors within dictionaries, lists, numbers and texts. Its bytes are mapped, not read. Raises
+    """The content of the file: tensors within dictionaries, lists, numbers and texts. Its bytes are mapped, not read. Raises
     Refused or OSError."""
     with open(path, "rb") as file:
         try:
@@ -128,7 +128,7 @@ def load(path):
 
 
 def member_bytes(whole, info):
-    """Where the archive holds this member, which torch does not compress."""
+    """The offset of this member in the archive, which torch does not compress."""
     if info.compress_type != zipfile.ZIP_STORED:
         raise Refused(f"{info.filename} is compressed, which torch does not do")
     signature, name, extra = struct.unpack_from("<4s22xHH", whole, info.header_offset)

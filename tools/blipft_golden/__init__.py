@@ -1,1 +1,1 @@
-"""What tools/golden.py computes: the golden data of the tests."""
+"""The code of tools/golden.py, which computes the golden data of the tests."""

@@ -50,7 +50,7 @@ CASES = {
 
 
 def key_biases(config):
-    """Of attention keys in the vision tower and the Q-Former: softmax ignores them."""
+    """Names of the biases of attention keys in the vision tower and the Q-Former: softmax ignores them."""
     hidden, qformer = config.vision_config.hidden_size, config.qformer_config
     rows = [[f"vision_model.encoder.layers.{i}.self_attn.qkv.bias", hidden, 2 * hidden]
             for i in range(config.vision_config.num_hidden_layers)]

@@ -1,10 +1,10 @@
-"""Conversations and instructions, and what they are as ids and learnt ids.
+"""Conversations and instructions, with their ids and labels.
 
 Conversations go through transformers' apply_chat_template with the published templates of llama2, llama3, chatml and
-zephyr; which tokens are learnt is its return_assistant_tokens_mask with {% generation %} around what an assistant says
+zephyr; the labels are its return_assistant_tokens_mask with {% generation %} around what an assistant says
 and the token that ends its turn. Instructions become ids as in LitGPT 0.5.13 (SFTDataset with the prompt style Alpaca),
 whose few lines stand below. LitGPT takes tokenizer.json as it is; so do the sums of the real instructions of the shared data.
-Those of random instructions take the tokenizer that AutoTokenizer makes of LLaMA's, which reads a space before a text
+Random instructions use the tokenizer that AutoTokenizer makes of LLaMA's, which reads a space before a text
 and a literal "\u2581" otherwise. Conversations and instructions are random; of the rest only check sums are written.
 Needs transformers 5, tokenizers and jinja2.
 """
@@ -44,7 +44,7 @@ PUBLISHED = {
         "{{ '<|assistant|>\\n'  + message['content'] + eos_token }}\n{% endif %}\n"
         "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"),
 }
-# The same, with {% generation %} around what is learnt. "\n" as an expression: a line end behind a block is dropped.
+# The template with {% generation %} around the labels. "\n" as an expression: a line end behind a block is dropped.
 MARKED = {
     "llama2": PUBLISHED["llama2"].replace(r"{{ ' '  + content.strip() + ' ' + eos_token }}",
                                           r"{% generation %}{{ ' '  + content.strip() + ' ' + eos_token }}"
@@ -94,7 +94,7 @@ def takes_turns(messages):
 
 
 def chat_sum(tokenizer, name, messages):
-    """Check sum of 2 * id + learnt; null where the template does not take the messages."""
+    """Check sum of 2 * id + is_label; null where the template does not take the messages."""
     if name == "llama2" and not takes_turns(messages):
         return None
     rendered = tokenizer.apply_chat_template(messages, chat_template=PUBLISHED[name], tokenize=False)

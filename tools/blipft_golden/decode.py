@@ -93,7 +93,7 @@ def small(out, name, rng, count):
 
 
 def sums(tokenizer, groups):
-    """Of ten sequences each: with and without special tokens."""
+    """Decoded texts of ten sequences each, with and without special tokens."""
     vocab, draws, out = max(tokenizer.get_vocab().values()) + 1, IdDraws(), []
     for _ in range(groups):
         sequences = [draws.ids(vocab) for _ in range(10)]

@@ -134,7 +134,7 @@ class Decoder(TinyModel):
                     labels_padding=ids[:, 1:].contiguous())
 
     def zero_gradients(self, config):
-        """Where layers do not turn keys, all keys of a query's scores get the same from the bias: softmax ignores it."""
+        """If layers do not rotate keys, a bias adds the same to all scores of a query, and softmax ignores it."""
         if config.model_type == "glm4" and config.attention_bias:
             size = config.head_dim
             turned = int(size * config.rope_parameters["partial_rotary_factor"])

@@ -1,4 +1,4 @@
-"""What transformers' generate() makes of texts, and what its logits processors leave.
+"""Texts of transformers' generate(), and the results of its logits processors.
 
 texts.json: greedy search with processors and beam search, of a model whose logits are random numbers that hang on the
 last two ids and the length alone, so that choices and beams can be compared exactly. masks.json: the tokens that
@@ -30,7 +30,7 @@ def mixed(z):
 
 
 def logits(seed, before_last, last, length, vocabulary, ends, bonus):
-    """Of the id that follows `length` ids that end with these two: uniform in [-4, 4), of ends `bonus` more."""
+    """The logit of the id that follows `length` ids with these two at the end: uniform in [-4, 4), of ends `bonus` more."""
     with np.errstate(over="ignore"):
         key = mixed(mixed(mixed(np.uint64(seed + last)) + np.uint64(before_last)) + np.uint64(length))
         numbers = mixed(key + np.arange(vocabulary, dtype=np.uint64)) >> np.uint64(40)

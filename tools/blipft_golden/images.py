@@ -1,7 +1,7 @@
 """Small odd pictures, the RGB pixels that a training script has of them (PIL's), PIL's
 bicubic resizes of a few, and checksums of the photos that transformers' BlipImageProcessor prepares.
 
-Needs PIL and numpy; transformers (with torch) for the photos of --photos, without which their old records are kept. Where `datasets` and transformers (5.23 or later) are
+Needs PIL and numpy; transformers (with torch) for the photos of --photos, without which their old records are kept. If `datasets` and transformers (5.23 or later) are
 installed, their own decoding and convert_to_rgb are checked to give these pixels. Everything drawn here comes from a
 fixed seed.
 
@@ -101,7 +101,7 @@ def jpeg_files():
         "cmyk_adobe.jpg": jpeg(cmyk, quality=90),
         "cmyk_progressive.jpg": jpeg(cmyk, quality=90, progressive=True),
     }
-    # The same coefficients, said to be YCCK; and with no Adobe marker at all.
+    # These coefficients marked as YCCK, and without an Adobe marker.
     files["ycck_adobe.jpg"] = with_adobe_transform(files["cmyk_adobe.jpg"], 2)
     files["cmyk_plain.jpg"] = without_marker(files["cmyk_adobe.jpg"], 0xEE)
     # Stray bytes before a marker: libjpeg warns, PIL accepts.
@@ -365,7 +365,7 @@ def to_rgb(picture, transparency):
 
 
 def check_against_libraries(name, data, pixels):
-    """That the libraries which scripts use give the same pixels; false where they are not installed."""
+    """Checks that the libraries which scripts use give these pixels; returns False if they are not installed."""
     try:
         import datasets
         from transformers import __version__ as version

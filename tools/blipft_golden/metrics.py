@@ -1,4 +1,4 @@
-"""What published tools say of odd texts and random sets, for test/evaluate.
+"""Scores of published tools for odd texts and random sets, for test/evaluate.
 
 Needs pycocoevalcap 1.2 with Java (tokenizer, CIDEr, BLEU, ROUGE-L) and lm-eval 0.4.13 (choices, perplexities); a tool
 that this Python lacks is named, and its file is left as it is. vqaEval.py is the official VQA script of GitHub's

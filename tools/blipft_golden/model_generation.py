@@ -1,4 +1,4 @@
-"""What transformers' generate() makes of prompts with the golden models.
+"""Texts of transformers' generate() for prompts with the golden models.
 
 Greedy texts and beams in f32. Only cases that no rounding changes are kept: those that come out
 the same in f64, and with weights that were moved by 1e-5 of themselves. Needs torch and transformers.

@@ -1,4 +1,4 @@
-"""What transformers makes of a tiny model and a batch, in float64: the golden data of the models' tests.
+"""The results of transformers for a tiny model and a batch, in float64: the golden data of the models' tests.
 
 A set holds the model as save_pretrained writes it (config.json and safetensors), and
 
@@ -11,9 +11,9 @@ A set holds the model as save_pretrained writes it (config.json and safetensors)
     lengths           i32 [B]            ids that are not padding
     source_ids        i32 [B, U]         what an encoder reads, with source_lengths
     instruction_ids   i32 [B, I]         what a Q-Former reads, with instruction_lengths
-    learnt            u8  [B, T]         whether an id is to be predicted, where not all are
+    learnt            u8  [B, T]         1 if an id is a label, absent if all are
     labels            i32 [B, T - 1]     what text row t must predict: ids[b, t + 1], -100 on padding
-    labels_padding    i32 [B, T - 1]     the same, where padding is learnt too
+    labels_padding    i32 [B, T - 1]     labels if padding is trained too
     loss              f32 [1]            mean cross-entropy over the labels that are not -100
     loss_padding      f32 [1]            the same over labels_padding
     grad.<key>        f32                d loss / d tensor, for every key of the checkpoint
@@ -156,7 +156,7 @@ class TinyModel:
         raise NotImplementedError
 
     def inputs(self, model, batch):
-        """What the model is called with; what reads pictures has the text's rows behind the picture's."""
+        """The model's arguments; with pictures the text's rows follow the picture's."""
         ids = batch["ids"].long()
         inputs = dict(input_ids=ids, attention_mask=mask_of(ids, batch["lengths"]))
         return self.behind_a_picture(model, batch, inputs) if self.pictures else inputs
@@ -170,7 +170,7 @@ class TinyModel:
                     attention_mask=torch.cat([torch.ones_like(image), inputs["attention_mask"]], 1))
 
     def logits(self, model, batch):
-        """Of the text rows 0 .. T - 2: [B, T - 1, V]."""
+        """Logits of the text rows 0 .. T - 2: [B, T - 1, V]."""
         prefix = model.config.num_query_tokens if self.pictures else 0
         return model(**self.inputs(model, batch), use_cache=False).logits[:, prefix:-1]
 

@@ -26,7 +26,7 @@ CASES = {
     "erf_bf16": dict(seed=3, lengths=[7, 4, 12], sources=[9, 12, 3], own_head=True, dtype=torch.bfloat16, config=dict(
         SIZES, feed_forward_proj="gated-gelu", dense_act_fn="gelu", d_model=32, d_kv=16, d_ff=48, num_heads=2,
         tie_word_embeddings=False)),
-    # Instructions longer and shorter than the prompts, cross attention in every second layer of the Q-Former. Of the seeds 4 to 12
+    # Instructions longer and shorter than the prompts, cross attention in every second layer of the Q-Former. Among the seeds 4 to 12
     # this one's weights are the least sensitive to rounding (float32_distance).
     "instructblip": dict(seed=7, lengths=[7, 4, 12], sources=[9, 12, 3], instructions=[4, 12, 7], own_head=True, config=dict(
         SIZES, feed_forward_proj="gated-gelu", dense_act_fn="gelu", tie_word_embeddings=False, model_type="t5"), around=dict(
@@ -141,7 +141,7 @@ class T5(TinyModel):
         return batch
 
     def inputs(self, model, batch):
-        """What the encoder reads, behind a picture where there is one."""
+        """The encoder's input, after the picture if there is one."""
         sources = batch["source_ids"].long()
         inputs = dict(input_ids=sources, attention_mask=mask_of(sources, batch["source_lengths"]))
         if not self.pictures:

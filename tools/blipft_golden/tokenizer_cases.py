@@ -114,7 +114,7 @@ def write_cases(path, tokenizer, random_count, texts=(), fresh=(), **more):
 
 
 def reference(path):
-    """What AutoTokenizer gives for such a directory."""
+    """The ids of AutoTokenizer for such a directory."""
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(path, copy, dirs_exist_ok=True)
         write(os.path.join(copy, "config.json"), {"model_type": "llama"})

@@ -1,4 +1,4 @@
-"""The same collectives on the ranks of a group: who came late, how long the others waited, and how far the clocks are apart."""
+"""Collectives, matched over the ranks of a group: who came late, how long the others waited, and how far the clocks are apart."""
 import numpy as np
 
 from .files import phase_name
@@ -70,7 +70,7 @@ def run_together(phases, attributes, block):
     """Which ranks run a phase's collectives together: [(numbers of phases, groups of ranks)], the phases in order.
 
     attributes: each rank's; "<phase>_group" numbers the group that a rank's collectives of that phase run in, and where
-    it is missing all ranks are one group. Of phases that nobody ran there is nothing.
+    it is missing all ranks are one group. Phases that no rank ran are absent.
     """
     found = {}
     for phase in sorted(set().union(*(np.unique(rows["phase"]).tolist() for rows in block))):
@@ -103,7 +103,7 @@ class Clocks:
 
 
 def cut_into_bins(steps):
-    """Where bins of collectives begin and end, given their steps in order. A gap between steps ends a bin."""
+    """The begin and end of bins of collectives, given their steps in order. A gap between steps ends a bin."""
     starts = np.flatnonzero(np.append(True, np.diff(steps) > 0))
     ends = np.append(starts[1:], len(steps))
     bins, begin = [], 0
@@ -151,8 +151,8 @@ def estimate_clocks(phases, rows_of, number_of, count):
         difference = ends[:, begin:end] - middle[begin:end]
         offsets[:, i] = np.median(difference, axis=1)
         spread[:, i] = np.median(np.abs(difference - offsets[:, i, None]), axis=1)
-    # The standard error of a median, with the standard deviation from the median absolute deviation. That of few values
-    # is often too small by chance, hence at least the usual one.
+    # The standard error of a median, with the standard deviation from the median absolute deviation. The error of few
+    # values is often too small by chance, so it is at least the usual one.
     spread = np.maximum(spread, np.median(spread, axis=1, keepdims=True))
     errors = 1.2533 * 1.4826 * spread / np.sqrt([end - begin for begin, end in bins])
     clear = np.abs(offsets) > np.maximum(CLEAR_NS, CLEAR_ERRORS * errors)
@@ -187,7 +187,7 @@ def match_collectives(results, block):
 
 
 def match_group(results, block, tells_clocks):
-    """The same for the collectives that these ranks, and no others, ran together."""
+    """Does so for the collectives that exactly these ranks ran together."""
     rows_of, number_of, count = align(block)
     if not count:
         return

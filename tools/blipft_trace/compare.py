@@ -123,7 +123,7 @@ def shown(name, value):
 
 
 def rows_of(answer):
-    """[name, value of each run] of all that is told, as text: settings, then results that any run has."""
+    """[name, value of each run] of all rows, as text: settings, then results that any run has."""
     rows = [[key, *("-" if value is None else value for value in values)] for key, values in answer["settings"].items()]
     results = [[name, *(shown(name, value) for value in values)] for name, values in answer["results"].items()
                if any(value is not None for value in values)]

@@ -45,7 +45,7 @@ def compare(a, b, seed=0):
 
 
 def compare_losses(run_a, run_b):
-    """Whether the runs had the same losses, to the bit, in the steps that both took."""
+    """Returns True if the losses have the same bits in the steps that both runs took."""
     (steps_a, a), (steps_b, b) = run_a.curve("step", "loss"), run_b.curve("step", "loss")
     steps, at_a, at_b = np.intersect1d(steps_a, steps_b, return_indices=True)
     a, b = a[at_a], b[at_b]

@@ -1,4 +1,4 @@
-"""Factors of products in fp8: what /fp8 tells of a run. x and dy are each rank's own, w is the same on every rank."""
+"""Factors of products in fp8: the rows of /fp8. x and dy are each rank's own, w is the same on every rank."""
 import numpy as np
 
 from .files import FP8_FACTORS
@@ -7,14 +7,14 @@ MOST = 3  # matrices that are named for each factor
 
 
 class Sums:
-    """Of one matrix, for each factor: elements, those that became zero, and the largest magnitude that is finite."""
+    """Sums over one matrix for each factor: elements, those that became zero, and the largest magnitude that is finite."""
 
     def __init__(self):
         self.elements, self.underflows, self.amax = (np.zeros(len(FP8_FACTORS)) for _ in range(3))
 
 
 def place(row, rank):
-    """Of a magnitude that is not finite: steps in order, in each forward as layers follow, then backward the other way."""
+    """The order of non-finite magnitudes: steps in order, in each forward as layers follow, then backward the other way."""
     matrix, factor = int(row["matrix"]), int(row["factor"])
     backward = factor == FP8_FACTORS.index("dy")
     return int(row["step"]), backward, -matrix if backward else matrix, factor, rank

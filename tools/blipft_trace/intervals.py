@@ -46,7 +46,7 @@ class Union:
         return self.measure(end) - self.measure(begin)
 
     def gaps(self, begin, end):
-        """What the windows [begin, end), sorted and disjoint, have outside of this union: begin, end, window index."""
+        """The parts of sorted, disjoint windows [begin, end) outside of this union: begin, end, window index."""
         begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
         # The complement's edges are the union's edges; cutting them at the windows leaves the gaps.
         gap_begin = np.concatenate((self.end, begin))

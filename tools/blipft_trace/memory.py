@@ -1,4 +1,4 @@
-"""What held the memory: at the planned peak, and at the largest moment of the steps that ran."""
+"""Owners of the memory: at the planned peak, and at the largest moment of the steps that ran."""
 import collections
 
 import numpy as np
@@ -49,7 +49,7 @@ def pieces(trace):
 def largest_moment(rows):
     """The moment of these rows at which all owners together hold most: total, its rows.
 
-    A snapshot is a step's rows of one moment; a moment that comes for every micro-batch is told apart by how often its
+    A snapshot is a step's rows of one moment; a moment that comes for every micro-batch is identified by how often its
     owner came before.
     """
     _, number = string_groups(rows["owner"])
@@ -96,7 +96,7 @@ def memory_by_owner(trace):
 
 
 def driver_memory(trace):
-    """What the driver reported of the process' memory at its largest, and its parts; None where it reported nothing."""
+    """The largest memory of the process that the driver reported, and its parts; None if it reported nothing."""
     rows = trace.read("driver_memory") if trace.rows("driver_memory") else []
     if not len(rows):
         return None

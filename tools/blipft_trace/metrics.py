@@ -7,7 +7,7 @@ NAME = "metrics.jsonl"
 
 
 def is_ours(path):
-    """Whether a run wrote this file: its first row says so."""
+    """Returns True if a run wrote this file: its first row says so."""
     try:
         with open(path, "rb") as file:
             return file.readline(4096).startswith(b'{"event":"run","made_by":"blipft"')

@@ -64,7 +64,7 @@ class Part:
 
     @functools.cached_property
     def first(self):
-        """The first rank that can be read. What is the same on all ranks is taken from it."""
+        """The first rank that can be read. Values that are equal on all ranks come from it."""
         trace = next(filter(None, map(self._open, self.paths)), None)
         if trace is None:
             raise self.unreadable[0]
@@ -101,7 +101,7 @@ class Part:
         return rows if self.until == NO_END else rows[rows["step"] < self.until]
 
     def about(self):
-        """What the part was; times in s since the run's start, steps without those that were taken again."""
+        """Facts of the part; times in s since the run's start, steps without repeated ones."""
         rows = self.first.steps()
         counting = self.counting(rows)
         begin, end = ((int(rows[name][at]) + self.shift_ns) / 1e9 if len(rows) else None
@@ -137,7 +137,7 @@ class Run:
         return readable
 
     def newest(self, least=1):
-        """The newest part in which every rank has finished `least` steps. Where none has, the first part."""
+        """The newest part in which every rank has finished `least` steps. If there is none, the first part."""
         for part in reversed(self.parts[1:]):
             if all(trace.rows("steps") >= least for trace in part.traces):
                 return part

@@ -77,7 +77,7 @@ def counted(number, what):
 
 
 def headline(run, results, series):
-    """What ran and how fast, in one paragraph. Losses are of the whole run, the rest is of the part that is shown."""
+    """The run and its speed, in one paragraph. Losses are those of the whole run, the rest those of the shown part."""
     attributes = results[0].trace.attributes()
     what = [str(attributes[name]) for name in ("model", "strategy", "device") if attributes.get(name)]
     what.append(counted(len(results), "rank"))
@@ -116,7 +116,7 @@ def attributes_table(trace):
 
 
 def figures_as_text(summary):
-    """What compares ranks and steps, then the summary of each rank, the first one open."""
+    """Comparisons of ranks and steps, then the summary of each rank, the first one open."""
     texts = [text(summary) for text in (split_text, slowest_text, validation_text, evaluation_text, fp8_text,
                                             clocks_text, ranks_text)]
     lines = [f'<pre class="wrap">{html.escape(text)}</pre>' for text in texts if text]

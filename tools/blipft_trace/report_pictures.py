@@ -22,7 +22,7 @@ OWNER_COLOURS = ["#4477aa", "#ee7733", "#228833", "#aa3377", "#66ccee", "#ccbb44
 
 
 def bins_of(count):
-    """Where bins of neighbours start, and how many values each has."""
+    """The start of each bin of neighbours, and its number of values."""
     size = max(1, -(-count // MOST_POINTS))
     starts = np.arange(0, count, size)
     return starts, np.diff(np.append(starts, count)), size
@@ -83,7 +83,7 @@ def draw_loss(curve, run):
 
 
 def samples_of_a_step(results):
-    """Of all ranks; 0 where the trace does not tell."""
+    """The samples of a step on all ranks; 0 if the trace does not have them."""
     return sum(float(result.trace.attributes().get("samples_per_step", 0)) for result in results)
 
 
@@ -318,7 +318,7 @@ def all_pictures(plt, run, part, results, summary, series):
     elif any(np.isfinite(sample[5]).any() for sample in samples):
         with_host = [sample for sample in samples if np.isfinite(sample[5]).any()]
         figures.append(picture(plt, "device", "Host memory of each rank", draw_host(with_host),
-                               f"No GPU could be asked for utilisation and power. {more}".strip()))
+                               f"No GPU reported utilisation and power. {more}".strip()))
     else:
-        figures.append(picture(plt, "device", "Device", None, "No device could be asked for utilisation and power."))
+        figures.append(picture(plt, "device", "Device", None, "No device reported utilisation and power."))
     return figures

@@ -1,4 +1,4 @@
-"""What the report's timeline shows: the spans of one step on every rank, and what each moment of each rank was."""
+"""The data of the report's timeline: the spans of one step on every rank, and what each moment of each rank was."""
 import numpy as np
 
 from .files import COMMUNICATION, COMPUTE, COPY, STREAMS, TraceError

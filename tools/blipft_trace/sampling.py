@@ -12,10 +12,10 @@ SLOW = 1.2                # times the median: a step that is slow
 
 
 def choose_steps(count, spans, spans_of_rank):
-    """Positions of the chosen steps among `count` steps with so many spans, of all ranks and of one rank.
+    """Positions of the chosen steps among `count` steps, given the number of spans of all ranks and of one rank.
 
     The run is cut into equal stretches and a few neighbouring steps are taken from each, at a place that differs from
-    stretch to stretch, so that what comes every so many steps is neither always hit nor always missed.
+    stretch to stretch, so that a periodic event is neither always hit nor always missed.
     """
     if spans <= FULL_SPANS:
         return np.arange(count)

@@ -1,10 +1,10 @@
-"""What a run was told: its effective configuration, and in what two of them differ."""
+"""The effective configuration of a run, and the differences between two."""
 import pathlib
 
 from .files import TraceError
 from .parts import open_run
 
-# Where a run lies, and how it goes on, makes no other run of it.
+# Keys of paths and of resuming do not make another run.
 LEFT_OUT = {"output.path", "output.overwrite", "checkpoint.resume", "checkpoint.path"}
 
 
@@ -25,7 +25,7 @@ def parse(text):
 
 
 def of_folder(folder):
-    """Of config.yaml in a run folder that a run wrote there; empty where there is none."""
+    """The settings in a run folder's config.yaml; empty if a run wrote none."""
     try:
         text = (pathlib.Path(folder) / "config.yaml").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -34,7 +34,7 @@ def of_folder(folder):
 
 
 def of_run(path, run=None):
-    """Of a run's newest part: from its trace, else from config.yaml. `run`: it is open already."""
+    """The settings of a run's newest part: from its trace, else from config.yaml. `run`: the run, if it is open already."""
     try:
         part = (run or open_run(path)).parts[-1]
         return parse(str(part.attributes.get("config", "")))

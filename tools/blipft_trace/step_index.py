@@ -1,7 +1,7 @@
 """Finds the rows of a range of steps in a table without reading the file.
 
 Rows are written as steps finish, so their step numbers grow along the table, or nearly: neighbouring pieces may
-overlap. A search over single pieces then finds a step. What the search has seen is checked against that order; a table
+overlap. A search over single pieces then finds a step. Pieces that the search reads are checked against that order; a table
 that breaks it is read once as a whole, for the bounds of every piece.
 """
 import bisect
@@ -111,7 +111,7 @@ class StepIndex:
                 yield rows if keep.all() else rows[keep]
 
     def read(self, first, last):
-        """The same rows in one array."""
+        """All rows in one array."""
         groups = list(self.groups(first, last))
         if not groups:
             return self.trace.read(self.table, 0, 0)

@@ -1,8 +1,8 @@
-"""Where the time and the memory of a run went.
+"""The time and the memory of a run.
 
 Step times come from all steps. Each step's time is split into parts that do not overlap, in this order: compute;
 communication outside of compute (exposed); copies outside of both; waiting for data outside of these; the rest is
-idle, with the cause of each gap. That takes the steps' spans, so in a long run only those of a sample of steps are read
+idle, with the cause of each gap. This needs the steps' spans, so in a long run only those of a sample of steps are read
 (sampling.py). Steps are taken in blocks, one rank's file after the other, so that memory does not grow with the run.
 
 All this is of one part of the run (parts.py): ranks and what moves between them may differ from part to part.
@@ -32,7 +32,7 @@ PARTS = ["compute", "exposed_communication", "exposed_copy", "data_wait", "idle"
 
 
 class BlockResult:
-    """What the spans of a block of steps say about one rank. It travels between processes."""
+    """Sums over the spans of a block of steps for one rank. It is sent between processes."""
 
     def __init__(self, trace, steps):
         n = len(steps)
@@ -360,7 +360,7 @@ def summarize_clock(clock):
 
 
 def samples_per_second(result):
-    """Of this rank, from the end of one step to the end of the next in the median, with all that lies between; None: unknown."""
+    """This rank's samples/s: the median from the end of one step to the end of the next, waits included; None: unknown."""
     samples, ends = float(result.trace.attributes().get("samples_per_step", 0)), result.steps["end_ns"]
     return 1e9 * samples / float(np.median(np.diff(ends))) if samples and len(ends) > 1 else None
 
@@ -423,7 +423,7 @@ def device_use(trace, steps):
 
 
 def summarize_run(run, part):
-    """What is the same on every rank: the run's parts, which of them the rest is about, validations, and fp8."""
+    """Facts that are equal on every rank: the run's parts, the selected part, validations, and fp8."""
     return {"part": part.number, "run_parts": run.about(), "validation": summarize_validation(run),
             "evaluation": summarize_evaluation(run), "fp8": summarize_fp8(run)}
 

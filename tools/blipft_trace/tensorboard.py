@@ -35,7 +35,7 @@ def add(writer, row):
 
 
 def over(rows):
-    """Whether the last row says that the run has ended for good."""
+    """Returns True if the last row says that the run is complete."""
     return bool(rows) and rows[-1].get("event") == "end" and rows[-1].get("reason") == "done"
 
 
@@ -50,7 +50,7 @@ def write(run, directory, follow=False, interval=1.0):
         time.sleep(interval)
         path = metrics.path_of(run)
     follower, count = metrics.Follower(path), 0
-    # What earlier event files of this folder tell of these steps no longer counts.
+    # Values of these steps in earlier event files of this folder no longer count.
     writer = make(str(directory), purge_step=0)
     try:
         while True:

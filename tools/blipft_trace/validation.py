@@ -1,4 +1,4 @@
-"""Validations: what /validation tells of a run. Every rank has the same rows."""
+"""Validations: the rows of /validation. Every rank has the same rows."""
 import numpy as np
 
 

@@ -10,7 +10,7 @@ RECENT = 50  # steps that the medians are taken over
 
 
 def finished(traces):
-    """Whether every rank has taken all steps of the run; traces older than version 1.3 do not tell their number."""
+    """Returns True if every rank has taken all steps of the run; traces older than version 1.3 do not have their number."""
     for trace in traces:
         attributes, n = trace.attributes(), trace.rows("steps")
         total = attributes.get("total_steps")

@@ -28,7 +28,7 @@ struct AttentionCase {
   int64_t rows() const {
     return lengths.empty() ? batch * queries : std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   }
-  /// Of a head, in all samples.
+  /// The pairs of query and key of a head, in all samples.
   double scores() const {
     double total = lengths.empty() ? static_cast<double>(batch * queries * keys) : 0;
     for (int64_t n : lengths) total += static_cast<double>(n * n);

@@ -1,4 +1,4 @@
-// What op_bench times, by family of ops. Each function runs its cases on the harness.
+// The cases of op_bench, by family of ops. Each function runs its cases on the harness.
 #pragma once
 
 #include "op_bench/harness.h"

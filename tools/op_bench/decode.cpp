@@ -1,4 +1,4 @@
-// What a decode step adds to a model's layers: attention to the cache, and the choice of tokens.
+// Ops that a decode step adds to a model's layers: attention to the cache, and the choice of tokens.
 #include <algorithm>
 #include <cmath>
 

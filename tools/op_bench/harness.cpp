@@ -124,7 +124,7 @@ void Harness::run(const std::string& op, const std::string& shape, const Cost& c
     results_.push_back({op, shape, source, measure(with), cost, fields});
     report(results_.back());
   };
-  // What a launch touches: of an embedding's table only some rows.
+  // Bytes that a launch touches: only some rows of an embedding's table.
   const int64_t one = used_, touched = std::clamp<int64_t>(static_cast<int64_t>(cost.bytes), 1, one);
   const bool cached_too = sources == Sources::both && std::min(largest_, touched) <= kCachedTensor;
   if (cached_too) record(Source::cache, sets);
@@ -166,7 +166,7 @@ bool Harness::bound_by_copy(const Result& r) const {
   return r.cost.bytes / ceilings_.copy > r.cost.flops / ceilings_.product;
 }
 
-/// Of what the nearer ceiling allows.
+/// The share of the rate that the nearer ceiling allows.
 double Harness::share(const Result& r) const {
   if (ceilings_.copy == 0 || (r.cost.flops > 0 && ceilings_.product == 0)) return 1;  // a ceiling itself
   const double least = ceilings_.seconds(r.cost);

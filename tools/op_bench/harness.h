@@ -12,13 +12,13 @@
 
 namespace blipft::bench {
 
-/// What one launch moves (each input and output once) and computes (2 for each multiply-add).
+/// The bytes of one launch (each input and output once) and its operations (2 for each multiply-add).
 struct Cost {
   double bytes = 0;  ///< B
   double flops = 0;  ///< FLOP
 };
 
-/// Where the op reads its inputs: from device memory, or what fits from the L2 cache, as after the op that made them.
+/// The memory that the op reads its inputs from: device memory, or the L2 cache as far as they fit, as after the op that made them.
 enum class Source { memory, cache };
 
 /// Which of the two are timed. `both` times the cache too where no tensor is larger than 30 MB.
