@@ -9,8 +9,8 @@
 namespace blipft {
 
 namespace {
-constexpr size_t kListed = 5;              // of all ranks
-constexpr size_t kTextBytes = 1024;        // of a rank's list
+constexpr size_t kListed = 5;              // samples in the summary of all ranks
+constexpr size_t kTextBytes = 1024;        // bytes of a rank's list
 }  // namespace
 
 void BadSamples::note(const HostBatch& batch, const std::string& when) {
@@ -32,7 +32,7 @@ std::string BadSamples::summary(int64_t samples) const {
   mine.resize(kTextBytes);
   std::vector<char> all(world_.rank() == 0 ? kTextBytes * static_cast<size_t>(world_.size()) : 0);
   world_.gather(mine.data(), static_cast<int64_t>(kTextBytes), all.data());
-  // Other ranks may have met the same samples in other epochs.
+  // Several ranks may report the same sample, in different epochs.
   std::set<std::string> texts;
   for (size_t r = 0; r * kTextBytes < all.size(); ++r) {
     const std::string own(&all[r * kTextBytes], strnlen(&all[r * kTextBytes], kTextBytes));

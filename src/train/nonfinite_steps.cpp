@@ -1,4 +1,4 @@
-// Steps that are not finite; see nonfinite_steps.h.
+// Non-finite steps; see nonfinite_steps.h.
 #include "train/nonfinite_steps.h"
 
 #include <cmath>

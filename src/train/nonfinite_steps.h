@@ -1,4 +1,4 @@
-// NonFiniteSteps: what becomes of a step whose loss or gradient norm is not finite (train.on_nonfinite).
+// NonFiniteSteps: handles steps with a non-finite loss or gradient norm (train.on_nonfinite).
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace blipft {
 
-/// Steps come in order; loss and norm, and so what is decided, are the same on every rank.
+/// Steps are reported in order. Loss and norm are equal on all ranks, and so are the decisions.
 class NonFiniteSteps {
  public:
   explicit NonFiniteSteps(const Config& config) : config_(config) {}
 
-  /// Empty for a finite step; else, with `skip`, what to warn of: its update has changed nothing. Throws SharedError
-  /// with `stop`, where the loss alone is not finite, so that the step was not skipped, and when so many steps in a row
-  /// are skipped that the weights themselves must be bad.
+  /// Returns an empty text for a finite step, and with `skip` a warning for a skipped one, which changed no weight.
+  /// Throws SharedError with `stop`; if only the loss is not finite, so that the step was not skipped; and if so many
+  /// steps in a row were skipped that the weights themselves must be bad.
   std::string finished(const StepResult& result);
-  /// After the last step. Throws UserError when half of the run's steps or more were skipped: no model to be saved.
+  /// Called after the last step. Throws UserError if half of the steps or more were skipped: the model is not saved.
   void check_run(int64_t steps) const;
   int64_t skipped() const { return skipped_; }
   /// "3 of 40 steps changed nothing, their gradient norm was not finite: 7, 8, 31"
@@ -30,7 +30,7 @@ class NonFiniteSteps {
  private:
   const Config& config_;
   int64_t skipped_ = 0, in_a_row_ = 0;
-  std::string first_;                      // the numbers of the first few
+  std::string first_;                      // step numbers of the first few skipped steps
 };
 
 }  // namespace blipft

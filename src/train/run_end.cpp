@@ -26,7 +26,7 @@ void print_memory(const World& world, const RunTrace& trace) {
               memory_text(measured).c_str(), 100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
 }
 
-// Loads the weights of the best checkpoint in place of the last step's. Returns the steps that made them.
+// Replaces the weights of the last step by those of the best checkpoint. Returns the number of its steps.
 int64_t load_best_weights(const TrainingResources& r, const RunResults& results) {
   const BestValidation& best = results.best;
   if (best.steps() < 0 || best.steps() == results.end.steps) return results.end.steps;
@@ -61,7 +61,7 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
   return saved;
 }
 
-// The answer to "does it run here?".
+// Prints the result of a trial run (--smoke).
 void print_smoke_end(const TrainingResources& r, const RunEnd& end, const RunObservers& observers) {
   std::printf("smoke      %s, %s; nothing was saved\n",
               end.stopped_by ? concat("stopped by ", *end.stopped_by).c_str() : "it runs here",
@@ -104,7 +104,7 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   faults.before_saving(end.steps, observers.all);
   const SavedFolders saved = save(r, results);
   if (!saved.empty()) observers.trace.scratch_memory(end.steps - 1, "saving", r.plan.memory.saving_bytes);
-  observers.all.end(event(end.reason()));  // at once: a model without this row is one of a killed run
+  observers.all.end(event(end.reason()));  // right after saving: a model without this row belongs to a killed run
   observers.trace.close();
   const auto lost = static_cast<int64_t>(r.world.sum(observers.trace.failure().empty() ? 0.0 : 1.0));
   const bool loses = lost > 0 && r.config().trace.on_error == TraceErrorAction::stop;

@@ -15,14 +15,14 @@
 
 namespace blipft {
 
-/// The end of the steps.
+/// How the loop of steps ended.
 struct RunEnd {
-  int64_t steps = 0;                       ///< of the whole run, those before a resume included
-  double train_seconds = 0;                ///< of this part of the run
-  std::optional<std::string> stopped_by;   ///< what asked the run to stop, after a checkpoint
-  std::optional<std::string> early_stop;   ///< why the run is done before its last step
-  std::optional<std::string> lost_checkpoint;  ///< why the last one was not written
-  /// For the run's record. A run that lost something is not done: a later start may not rest on it.
+  int64_t steps = 0;                       ///< steps of the whole run, including those before a resume
+  double train_seconds = 0;                ///< training time of this part of the run
+  std::optional<std::string> stopped_by;   ///< the signal or limit that stopped the run, after a checkpoint
+  std::optional<std::string> early_stop;   ///< why the run ended before its last step
+  std::optional<std::string> lost_checkpoint;  ///< why the last checkpoint was not written
+  /// Returns the reason for the run's record. A run that lost a checkpoint is not done, so a later start does not rely on it.
   std::string reason() const { return stopped_by ? *stopped_by : lost_checkpoint.value_or(kDone); }
 };
 

@@ -12,9 +12,8 @@ RunFaults::~RunFaults() {
 
 void RunFaults::unlock_at_end(const std::function<void()>& unlock) const {
   watchdog_.set_end(unlock);
-  // Ranks that lose their launcher end one by one, and rank 0 names and removes what is in the folders: no other gives them
-  // up before it.
-  // A rank 0 that is gone leaves locks of a dead process, which the next run takes away.
+  // Ranks that lose their launcher end one by one. Rank 0 renames and removes files in the folders, so only rank 0
+  // releases the locks. If rank 0 is gone, its locks belong to a dead process, and the next run removes them.
   if (world_.rank() == 0) LaunchWatch::set_end(unlock);
 }
 

@@ -1,4 +1,4 @@
-// RunFaults: handles unreadable samples, steps that are not finite and a removed output folder, and reports progress to the
+// RunFaults: handles unreadable samples, non-finite steps and a removed output folder, and reports progress to the
 // watchdog.
 #pragma once
 
@@ -28,7 +28,7 @@ class RunFaults {
 
   Activity& activity() const { return activity_; }
   Watchdog& watchdog() const { return watchdog_; }
-  /// Communicators that may fail behind the program's back; they outlive this, or stop_watching() comes before.
+  /// Watches communicators, which may fail asynchronously. They must outlive this object, or stop_watching() is called.
   void watch(const CommGroups& groups) const;
   /// Sets what releases the folders if this process ends because another rank or the launcher is gone.
   void unlock_at_end(const std::function<void()>& unlock) const;
@@ -37,14 +37,14 @@ class RunFaults {
   const HostBatch* next(DataLoader& loader, int64_t step);
   /// Returns the next batch of the validation after `step`.
   const HostBatch* next_of_validation(DataLoader& loader, int64_t step);
-  /// After each step, in order; see NonFiniteSteps::finished().
+  /// Called after each step, in order; see NonFiniteSteps::finished().
   void finished(const StepResult& result, TrainingObserver& observer);
-  /// The output folder is there from now on.
+  /// Records that the output folder exists from now on.
   void folder_made() { folder_ = io::KnownFile(config_.output.path); }
   /// Reports what was skipped. Called by all ranks after the last of `steps` steps. Throws AgreedError if too much was skipped to
   /// save a model.
   void before_saving(int64_t steps, TrainingObserver& observer);
-  /// After saving into `saved`, by all ranks. Throws AgreedError when the output folder has vanished during the run.
+  /// Called by all ranks after saving into `saved`. Throws AgreedError if the output folder vanished during the run.
   void after_saving(const std::vector<std::string>& saved) const;
 
  private:
@@ -57,7 +57,7 @@ class RunFaults {
   NonFiniteSteps nonfinite_{config_};
   BadSamples bad_samples_{config_, world_};
   io::KnownFile folder_;
-  bool vanished_ = false;                  // before saving, which makes a new one
+  bool vanished_ = false;                  // the output folder vanished before saving, which makes a new one
 };
 
 }  // namespace blipft

@@ -14,7 +14,7 @@ namespace {
 CheckpointParts checkpoint_parts(const TrainingResources& r, const BestValidation& best, const StopRequest& stop) {
   CheckpointParts parts{.config = &r.config(), .world = &r.world, .times = &r.times, .stop = &stop,
                         .weights = r.weight_context(), .run = r.facts(), .resumed = r.run.resume ? r.run.resume->folder : ""};
-  // Without shards every rank holds the same; else the ranks at the same place of each shard group do.
+  // Without shards every rank holds equal state; else the ranks with the same index in their shard groups do.
   parts.replica = r.engine->store.shards() == 1 ? r.world.rank() : r.backend.groups->shard_group();
   for (const Fact& fact : r.run.inputs) parts.run[fact.name] = fact.value;
   parts.run[kRunId] = r.run.id;
@@ -70,7 +70,8 @@ void Trainer::train_step(int64_t step) {
   while (program.finished(false, result)) finished_step(result);
 }
 
-// Measured from the end of the step before, on the device's clock: the host may see several steps finish at once.
+// Returns the duration since the end of the previous step, on the device's clock. The host clock cannot be used
+// because several steps may be reported as finished at the same time.
 double Trainer::seconds_of(const StepResult& result) {
   const int64_t from = last_end_ns_.value_or(result.begin_ns);
   last_end_ns_ = result.end_ns;
@@ -97,13 +98,13 @@ bool Trainer::records_kernels_of(int64_t step) const {
   return r_.backend.kernels && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
 }
 
-// A step whose kernels are recorded has the device for itself: neither the step before it nor the one after it overlaps
-// with it, and what recording costs outside of the step is not counted as its time.
+// A step with recorded kernels has the device alone: it overlaps with neither the previous nor the next step, and the
+// cost of recording outside of the step does not count as its time.
 void Trainer::start_kernels() {
   drain();
   r_.backend.device->synchronize();
   r_.backend.kernels->start();
-  r_.world.barrier();                      // or the first rank's collectives would show the others' start
+  r_.world.barrier();                      // otherwise collectives of the first rank would include the others' start
   last_end_ns_.reset();
 }
 
@@ -125,8 +126,8 @@ void Trainer::count_texts(const HostBatch& batch, int64_t step) {
                                   r_.config().data.max_text_tokens, " tokens (data.max_text_tokens)"));
 }
 
-// After `steps` steps, the first epoch's or all there are. Some captions may be empty: their samples add nothing to the
-// loss, and a step of nothing else has loss 0 and no gradient. If all are empty, the run would train nothing.
+// Called after the `steps` steps of the first epoch, or after all if there are fewer. Samples with empty captions add
+// nothing to the loss; a step with only such samples has loss 0 and no gradient. If all are empty, nothing is trained.
 void Trainer::check_targets(int64_t steps) {
   const Config& config = r_.config();
   const int64_t samples = steps * samples_of_a_step(config, r_.world.size());
@@ -149,10 +150,11 @@ void Trainer::validate(int64_t step) {
   drain();
   validation_.run(step);
   checkpoints_.add_to_run(validation_.best().facts());
-  last_end_ns_.reset();                    // the next step is not to count this as its own time
+  last_end_ns_.reset();                    // this time does not count for the next step
 }
 
-// Compares what all ranks, and all parts of the run, have read. Without `wait` only if all ranks have finished reading.
+// Compares the inputs that all ranks, and all parts of the run, have read. Without `wait` only if all ranks have
+// finished reading.
 void Trainer::check_contents(bool wait) {
   ContentCheck& contents = *r_.sources.contents;
   if (contents.done() || (!wait && !contents.ready())) return;
@@ -162,7 +164,7 @@ void Trainer::check_contents(bool wait) {
   if (!contents.notes().empty()) observers_.all.warning("changed since the checkpoint: " + contents.notes());
 }
 
-// After `done` steps. Returns true if the run is to end here.
+// Called after `done` steps. Returns true if the run ends here.
 bool Trainer::checkpoint_and_stop(int64_t done) {
   end_.steps = done;
   const bool last = done == r_.total_steps() || validation_.best().out_of_patience();
@@ -172,7 +174,7 @@ bool Trainer::checkpoint_and_stop(int64_t done) {
   if (due || (last && writes_checkpoints(r_.config()))) {
     drain();
     faults_.activity().phase(Activity::Phase::saving);
-    check_contents(true);                  // before a checkpoint is written that may be resumed
+    check_contents(true);                  // before writing a checkpoint that may be resumed
     checkpoints_.write(done);
     last_end_ns_.reset();
     faults_.activity().phase(Activity::Phase::training);
@@ -189,7 +191,7 @@ void Trainer::finish_checkpoints() {
     checkpoints_.finish();
   } catch (const AgreedError& error) {
     if (end_.stopped_by) throw;
-    end_.lost_checkpoint = error.what();   // the run ends with it once the model is saved
+    end_.lost_checkpoint = error.what();   // the run fails with this error after the model is saved
     observers_.all.warning(error.what());
   }
 }

@@ -12,9 +12,9 @@ namespace blipft {
 
 class Trainer {
  public:
-  /// Keeps references to all arguments. `stop`: what asks the run to stop.
+  /// Keeps references to all arguments. `stop`: stop requests (signals, time limit).
   Trainer(TrainingResources& resources, RunFaults& faults, const RunObservers& observers, const StopRequest& stop);
-  /// Trains to the last step, or until the run is to stop. Called by all ranks.
+  /// Trains to the last step, or until a stop is requested. Called by all ranks.
   void steps();
   RunResults results() const { return {end_, validation_.best(), checkpoints_}; }
 
@@ -40,9 +40,9 @@ class Trainer {
   Validation validation_;
   Checkpoints checkpoints_;
   RunEnd end_;
-  double step_seconds_ = 0;                // of the last finished step
-  std::optional<int64_t> last_end_ns_;     // of the step before, on the device's clock, if nothing came between
-  int64_t texts_without_target_ = 0, texts_cut_ = 0;  // of this rank's samples so far
+  double step_seconds_ = 0;                // duration of the last finished step
+  std::optional<int64_t> last_end_ns_;     // end of the previous step on the device's clock, if nothing ran in between
+  int64_t texts_without_target_ = 0, texts_cut_ = 0;  // counts over this rank's samples so far
 };
 
 }  // namespace blipft

@@ -13,13 +13,13 @@ namespace blipft {
 
 namespace {
 
-/// A training run and its observers. Members are destroyed in reverse: observers before what they observe.
+/// A training run and its observers. Members are destroyed in reverse order: observers before the observed objects.
 class TrainingRun {
  public:
   TrainingRun(const Config& config, const World& world, Watchdog& watchdog)
       : resources_(config, world), faults_(resources_.plan.config, world, watchdog) {}
 
-  /// Returns true if the run was asked to stop before its last step.
+  /// Returns true if a stop was requested before the last step.
   bool run();
   /// Closes trace and record and releases the folders. Called instead of the destructor if this rank failed.
   void close();
@@ -32,12 +32,12 @@ class TrainingRun {
   std::unique_ptr<TrainingStart> start_;   // null once the run has started
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<Progress> progress_;
-  std::unique_ptr<RunRecord> record_;      // on rank 0
+  std::unique_ptr<RunRecord> record_;      // null on other ranks than rank 0
   TrainingObservers observers_;
-  double ready_seconds_ = 0;               // since the process began
+  double ready_seconds_ = 0;               // seconds from the start of the process to the first step
   StopRequest stop_request_;
-  std::unique_ptr<Trainer> trainer_;       // a member, so that an error of this rank does not destroy it
-  RunFaults faults_;                       // last: its watchdog's check asks the communicators
+  std::unique_ptr<Trainer> trainer_;       // a member: an error of this rank must not destroy it
+  RunFaults faults_;                       // last: its watchdog checks the communicators
 };
 
 bool TrainingRun::run() {
@@ -65,10 +65,10 @@ RunRecord::Part record_part(const TrainingResources& r, int64_t part) {
           .strategy = groups_text(r.plan.memory)};
 }
 
-// Called last: from here on only the trace and the record can still refuse the run.
+// Called last: after it only the trace and the record can refuse the run.
 void TrainingRun::start_records() {
   const TrainingResources& r = resources_;
-  int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
+  int64_t start_ns = unix_ns();            // start of the trace's time, equal on every rank
   r.world.broadcast(&start_ns, sizeof start_ns, 0);
   r.run.folder->remove_earlier();
   const int64_t part = r.run.resume && r.config().trace.enabled ? RunTrace::next_part(r.config(), r.world) : 0;
@@ -77,7 +77,7 @@ void TrainingRun::start_records() {
     trace_ = std::make_unique<RunTrace>(r, start_ns, part);
     if (r.plan.memory.loading_bytes > 0) trace_->scratch_memory(-1, "loading", r.plan.memory.loading_bytes);
   });
-  r.world.run_agreeing_on_errors([&] {                   // once no rank's trace can refuse the run
+  r.world.run_agreeing_on_errors([&] {                   // no rank's trace can refuse the run any more
     if (r.first_rank()) record_ = std::make_unique<RunRecord>(r.config(), record_part(r, part));
   });
 }
@@ -102,7 +102,7 @@ void TrainingRun::close() {
 }  // namespace
 
 int train(const Config& config, const World& world) {
-  choose_gpu_queues(config, world);        // before anything starts CUDA
+  choose_gpu_queues(config, world);        // must run before CUDA starts
   start_run_log(world.rank() == 0);
   RankGuard guard(config, world);
   TrainingRun run(config, world, guard.watchdog());

@@ -1,4 +1,4 @@
-// TrainingResources: what a training run owns, in the order in which it comes to life; destroyed in reverse.
+// TrainingResources: everything that a training run owns, in order of creation; destroyed in reverse order.
 #pragma once
 
 #include <map>
@@ -21,14 +21,14 @@
 
 namespace blipft {
 
-/// Which run this is, where it writes, and where it resumes.
+/// The id of a run, the folder that it writes to, and the checkpoint that it resumes from.
 struct RunIdentity {
   std::unique_ptr<OutputFolder> folder;
-  std::unique_ptr<ResumePoint> resume;     ///< null: the run begins at its first step
+  std::unique_ptr<ResumePoint> resume;     ///< null if the run begins at its first step
   std::string id;
   int64_t first_step = 0;
-  std::string changed_keys;                ///< with another value than before the resume; empty: none
-  Facts inputs;                            ///< what the run reads; on rank 0
+  std::string changed_keys;                ///< keys with another value than before the resume; empty: none
+  Facts inputs;                            ///< facts about the inputs; only on rank 0
 };
 
 /// The device of a rank, its monitor and the operations on it.
@@ -36,21 +36,21 @@ struct Backend {
   std::unique_ptr<DeviceMonitor> monitor;
   std::unique_ptr<Device> device;
   std::unique_ptr<KernelTracer> kernels;   ///< null unless trace.kernels names steps
-  int64_t context_bytes = 0;               ///< of the device, before communicators and the arena
-  std::string gemm_table;                  ///< file of the algorithms that were chosen for products, on GPUs
+  int64_t context_bytes = 0;               ///< memory of the device before communicators and the arena
+  std::string gemm_table;                  ///< file with the selected algorithms of matrix products, on GPUs
   std::unique_ptr<Ops> ops;
   std::unique_ptr<CommGroups> groups;
   std::unique_ptr<Optimizer> optimizer;
   SpanRecorder spans;
-  /// Returns an Ops of the device. `times_products`: it searches for the fastest algorithms.
+  /// Returns an Ops of the device. `times_products`: it times algorithms and selects the fastest.
   std::unique_ptr<Ops> make_ops(const Config& config, bool times_products) const;
   bool on_gpu() const { return device->kind() == DeviceKind::cuda; }
 };
 
 /// The sources of the weights, and the comparison of the data that all ranks have read.
 struct WeightSources {
-  std::shared_ptr<const SafetensorsReader> adapters;    ///< that the run began with, if with any
-  std::shared_ptr<const SafetensorsReader> checkpoint;  ///< kept while the run is to save what it does not train
+  std::shared_ptr<const SafetensorsReader> adapters;    ///< adapters that the run began with, or null
+  std::shared_ptr<const SafetensorsReader> checkpoint;  ///< kept if the run saves frozen weights
   std::unique_ptr<ContentCheck> contents;
 };
 
@@ -65,7 +65,7 @@ struct TrainingResources {
 
   const World& world;
   StartTimes times;
-  TrainingPlan plan;                       ///< until it is made, with the config that the run file asks for
+  TrainingPlan plan;                       ///< before it is made, it has the run file's config
   RunIdentity run;
   RunData data;
   std::shared_ptr<ValidationPrompts> prompts;  ///< null: validations generate nothing

@@ -30,7 +30,7 @@ bool Validation::due(int64_t step) const {
   return r_.loaders.validation && ((step + 1) % interval() == 0 || step + 1 == r_.total_steps());
 }
 
-// Counted from the run's start, so that a resumed run generates after the same steps.
+// Validations are counted from the run's start, so that a resumed run generates after the same steps.
 bool Validation::generates_after(int64_t step) const {
   return r_.answers && (step + 1 == r_.total_steps() || (step + 1) / interval() % r_.config().evaluate.every == 0);
 }
@@ -44,8 +44,8 @@ void Validation::run(int64_t step) {
   faults_.activity().phase(Activity::Phase::training);
 }
 
-// Each rank takes its part of the samples; the host sums over ranks, so that a validation has no collectives but those that
-// gather units.
+// Each rank evaluates its part of the samples, and the host sums over ranks. So the only collectives of a validation are
+// gathers of units.
 ValidationEvent Validation::measure_loss(int64_t step) {
   const auto start = StartTimes::Clock::now();
   const bool by_tokens = r_.config().train.loss_normalization == LossNormalization::tokens;
@@ -67,12 +67,12 @@ ValidationEvent Validation::measure_loss(int64_t step) {
     loader.give_back(batch);
   }
   while (program.finished(true, result)) add();
-  loss = r_.world.sum(loss) / r_.world.sum(weight);  // NaN if there was nothing to predict
+  loss = r_.world.sum(loss) / r_.world.sum(weight);  // NaN if there were no labels
   const auto predicted = static_cast<int64_t>(r_.world.sum(tokens));
   return {step, loss, predicted, seconds_since(start)};
 }
 
-// Nothing of it stays on the device: the cache uses the memory of a step's activations.
+// Generation leaves nothing on the device: its cache uses the memory of a step's activations.
 void Validation::evaluate(int64_t step) {
   const auto start = StartTimes::Clock::now();
   const bool first_time = r_.answers->left_out() == 0;

@@ -16,24 +16,24 @@ class Validation {
   Validation(TrainingResources& resources, RunFaults& faults, TrainingObserver& observers);
   /// Returns true if the run validates after `step`.
   bool due(int64_t step) const;
-  /// Validates, and generates if that is due too. No step is in flight. Called by all ranks.
+  /// Validates, and generates if that is due. No step may be in flight. Called by all ranks.
   void run(int64_t step);
   const BestValidation& best() const { return best_; }
   /// Returns true if the latest validation is the best so far, then resets that flag.
   bool consume_new_best() { return std::exchange(best_now_, false); }
-  /// Why train.early_stopping_patience ends the run; call it if best().out_of_patience().
+  /// Returns the message for the end by train.early_stopping_patience. Call it if best().out_of_patience().
   std::string early_stop_text() const;
 
  private:
   ValidationEvent measure_loss(int64_t step);
   bool generates_after(int64_t step) const;
   void evaluate(int64_t step);
-  int64_t interval() const;                // of validations, in steps
+  int64_t interval() const;                // steps between validations
 
   TrainingResources& r_;
   RunFaults& faults_;
   TrainingObserver& observers_;
-  BestValidation best_;                    // of all so far
+  BestValidation best_;                    // the best validation so far
   bool best_now_ = false;
 };
 

@@ -23,7 +23,7 @@ std::string time_text(double seconds) {
   return text;
 }
 
-// A CPU's would be 0.0 TFLOP/s.
+// Uses GFLOP/s for small rates, because a CPU would have 0.0 TFLOP/s.
 std::string flops_text(double flops) {
   char text[64];
   const bool few = flops < 0.1e12;
@@ -55,7 +55,8 @@ void Progress::count(const StepResult& result, double seconds) {
   timed_.seconds += seconds, ++timed_.steps, timed_.tokens += result.text_tokens;
 }
 
-// "12.3 samples/s  456 tokens/s", of a model of text alone: with pictures tokens are not what takes the time.
+// Returns "12.3 samples/s  456 tokens/s". Tokens are only for text models, because with pictures they do not determine
+// the time.
 std::string Progress::rates(double samples, double tokens, double seconds, const char* between) const {
   char text[96];
   const int size = std::snprintf(text, sizeof text, "%.1f samples/s", samples / seconds);
@@ -70,7 +71,7 @@ void Progress::step(const StepEvent& event) {
   count(result, seconds);
   if (std::isfinite(result.loss)) losses_.of_epoch += result.loss, ++losses_.steps_of_epoch;
   const bool early = smooth_.seconds == 0 || result.step - run_.first_step <= 2;  // the first steps are slow
-  const double newest = early ? 1 : 0.2;   // its share
+  const double newest = early ? 1 : 0.2;   // weight of the newest step
   smooth_.seconds += newest * (seconds - smooth_.seconds);
   smooth_.flops += newest * (result.flops - smooth_.flops);
   smooth_.tokens += newest * (result.text_tokens - smooth_.tokens);
@@ -151,7 +152,7 @@ void Progress::memory(const MemoryEvent& event) {
   const MemoryUnit unit(reserved);
   std::vector<std::string> shown, lines;
   for (const Arena::PhaseUse& phase : event.arena.phases(event.pass)) {
-    if (std::find(shown.begin(), shown.end(), phase.phase) != shown.end()) continue;  // the first micro-batch tells
+    if (std::find(shown.begin(), shown.end(), phase.phase) != shown.end()) continue;  // only the first micro-batch is printed
     shown.push_back(phase.phase);
     const MemoryUse& now = phase.now;
     const int64_t params = now.of(Owner::parameters), grads = now.of(Owner::gradients);

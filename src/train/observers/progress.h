@@ -1,4 +1,4 @@
-// Progress: what the user reads on the terminal. Only rank 0 prints.
+// Progress: the output on the terminal. Only rank 0 prints.
 #pragma once
 
 #include <chrono>
@@ -16,15 +16,15 @@ class Progress final : public TrainingObserver {
  public:
   struct Run {
     int64_t total_steps = 0, steps_per_epoch = 0, first_step = 0;
-    int64_t samples_per_step = 0;          ///< of the whole world
+    int64_t samples_per_step = 0;          ///< samples of a step on all ranks
     int64_t ranks = 1;
-    bool text_only = false;                ///< the model reads no pictures: tokens are counted too
-    int64_t memory_bytes = 0;              ///< of one rank
+    bool text_only = false;                ///< true if the model reads no pictures: tokens are then counted too
+    int64_t memory_bytes = 0;              ///< memory of one rank
   };
   Progress(const Config& config, const Run& run, bool silent);
 
   void step(const StepEvent& event) override;
-  /// Prints the tutorial's memory lines of a step, after the first two steps only if they say something new.
+  /// Prints the memory lines of a step; after the first two steps only if they changed.
   void memory(const MemoryEvent& event) override;
   void validation(const ValidationEvent& event) override;
   void evaluation(const EvaluationEvent& event) override;
@@ -32,7 +32,7 @@ class Progress final : public TrainingObserver {
   void warning(const std::string& message) override;
   /// Prints the last line of the steps: time, peak memory, mean rates.
   void print_totals(double train_seconds, int64_t peak_bytes);
-  /// "5 steps on 4 ranks, loss 5.21 to 4.98, 12.3 samples/s, 410 tokens/s, 1.23 GiB a rank": of the steps so far.
+  /// "5 steps on 4 ranks, loss 5.21 to 4.98, 12.3 samples/s, 410 tokens/s, 1.23 GiB a rank", for the steps so far.
   std::string summary(int64_t bytes) const;
   double epoch_loss() const { return losses_.of_epoch / static_cast<double>(losses_.steps_of_epoch ? losses_.steps_of_epoch : 1); }
 
@@ -40,7 +40,7 @@ class Progress final : public TrainingObserver {
   void end_line();
   void count(const StepResult& result, double seconds);
   std::string rates(double samples, double tokens, double seconds, const char* between) const;
-  std::string mean_rates(const char* between) const;  // of all steps but the first
+  std::string mean_rates(const char* between) const;  // rates over all steps but the first
   using Clock = std::chrono::steady_clock;
   Config config_;
   Run run_;
@@ -50,17 +50,17 @@ class Progress final : public TrainingObserver {
   std::set<std::vector<std::string>> printed_memory_;
   int64_t steps_ = 0;
   struct Losses {
-    double of_epoch = 0;                   // the sum of those that are finite
+    double of_epoch = 0;                   // sum of the finite losses of the epoch
     int64_t steps_of_epoch = 0;
     double first = 0, last = 0;
   } losses_;
   struct Smoothed {
     double seconds = 0, flops = 0, tokens = 0;
-  } smooth_;                               // of a step
+  } smooth_;                               // moving averages of a step
   struct Timed {
     int64_t steps = 0;
     double seconds = 0, tokens = 0;
-  } timed_;                                // all steps but the first, which is slow; that where there is no other
+  } timed_;                                // all steps but the first, which is slow; the first if there is no other
 };
 
 /// The header before training. `batch_text`: how a step is cut into micro-batches.

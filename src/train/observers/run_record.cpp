@@ -61,7 +61,7 @@ RunRecord::RunRecord(const Config& config, const Part& part) : config_(config), 
 RunRecord::~RunRecord() = default;
 
 void RunRecord::begin_metrics(const RecordFolder& folder) {
-  // Each step has one row: those that are taken again have theirs when they are.
+  // Each step has one row: rows of steps that will be repeated are removed.
   const int64_t cut = part_.resumed ? folder.cut_metrics(part_.first_step) : 0;
   // record_heading() is its beginning.
   ordered_json row{{"event", "run"}, {"made_by", "blipft"}, {"run_id", part_.run_id}, {"format", 1}, {"time", unix_time()}};

@@ -1,4 +1,4 @@
-// RunRecord: keeps the files by which a run folder explains itself, on rank 0; see record_files.h and docs/traces.md.
+// RunRecord: writes config.yaml, log.txt and metrics.jsonl of a run, on rank 0; see record_files.h and docs/traces.md.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ class RunRecord final : public TrainingObserver {
  public:
   struct Part {
     std::string run_id;
-    int64_t ranks = 1, samples_per_step = 0;  ///< the latter of all ranks
+    int64_t ranks = 1, samples_per_step = 0;  ///< samples_per_step: of all ranks together
     int64_t number = 0, first_step = 0, total_steps = 0;
     bool resumed = false;
     std::string strategy;
@@ -27,7 +27,7 @@ class RunRecord final : public TrainingObserver {
   void validation(const ValidationEvent& event) override;
   void evaluation(const EvaluationEvent& event) override;
   void end(const EndEvent& event) override;
-  /// Writes what waits, some seconds at most.
+  /// Writes the waiting lines; takes at most some seconds.
   void close() { metrics_.reset(); }
 
  private:
@@ -38,8 +38,8 @@ class RunRecord final : public TrainingObserver {
 
   const Config& config_;
   Part part_;
-  std::unique_ptr<io::LineFile> metrics_;  // null: it is not kept
-  bool reported_loss_ = false;                      // that a file is not whole
+  std::unique_ptr<io::LineFile> metrics_;  // null if metrics.jsonl is not written
+  bool reported_loss_ = false;                      // the loss of lines was reported
 };
 
 }  // namespace blipft

@@ -45,7 +45,7 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48, kStepSample = 24;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
   const int64_t spans = config.trace.spans == SpanTracing::none ? 0 : plan.spans->max_spans() + 1;
-  const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
+  const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // approximate number in a step
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
   const Fp8Products* fp8 = plan.engine->fp8.get();
   const int64_t factors = fp8 && config.trace.fp8_every > 0 ? static_cast<int64_t>(fp8->names().size()) * kFp8Factors : 0;
@@ -53,7 +53,7 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   const int64_t fp8_steps = factors > 0 ? 1 + steps / config.trace.fp8_every : 0;
   const int64_t rows = steps * (kStep + spans * kSpan + samples * kStepSample) + fp8_steps * factors * kFp8 + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
-  constexpr int64_t kSample = 3080, kText = 1048;                       // of generated texts, on rank 0
+  constexpr int64_t kSample = 3080, kText = 1048;                       // rows of generated texts, on rank 0
   const int64_t asked = config.train.val_check_interval, every = asked > 0 ? asked : steps_per_epoch;
   const int64_t validations = (steps / every + 1) / config.evaluate.every + 1;
   const int64_t texts = generates(config) ? config.evaluate.samples * (kSample + validations * kText) : 0;
@@ -172,7 +172,7 @@ std::vector<StepSampleRecord> RunTrace::samples_of(int64_t step) const {
   const auto batch = static_cast<int64_t>(slots.size()) / order_->micro_batches();
   for (int64_t i = 0; i < std::ssize(slots); ++i) {
     const int64_t sample = slots[static_cast<size_t>(i)].sample;
-    if (sample < 0) continue;              // an empty place
+    if (sample < 0) continue;              // an empty slot
     records.push_back({step, static_cast<int32_t>(i / batch), static_cast<int32_t>(i % batch),
                        r_.data.training.dataset->number_of(sample)});
   }
@@ -294,7 +294,7 @@ void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
 }
 
 void RunTrace::close() {
-  sampler_.reset();                        // a sample may not come after the end
+  sampler_.reset();                        // no sample may be written after the end
   try {
     trace_->close();
   } catch (const std::exception& error) {

@@ -1,4 +1,4 @@
-// RunTrace: fills a rank's trace file from what the trainer knows.
+// RunTrace: an observer that writes a rank's trace file.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,14 @@ class RunTrace final : public TrainingObserver {
   /// checkpoint. `resources` must outlive the trace.
   RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t part);
   static std::string path(const Config& config, int64_t part, int64_t rank);
-  /// The part that a resumed run is: one more than the highest of any rank in the output folder, as rank
-  /// 0 sees it. All ranks must call it and get the same result. Throws AgreedError when the folder cannot be read.
+  /// Returns the part number of a resumed run: one more than the highest of any rank in the output folder, as rank 0 sees
+  /// it. Called by all ranks, which get the same result. Throws AgreedError if the folder cannot be read.
   static int64_t next_part(const Config& config, const World& world);
   /// Returns the path of this rank's file.
   std::string path() const { return path(r_.config(), part_, r_.world.rank()); }
   void step(const StepEvent& event) override;
-  /// Notes what the owners hold at the named moments of a pass, and at the one at which they hold most together, with the
-  /// gaps between their tensors; and the driver's figures.
+  /// Records the owners' memory at the named moments of a pass and at its peak, with the gaps between their tensors, and
+  /// the driver's figures.
   void memory(const MemoryEvent& event) override;
   /// Records the memory that the owners hold at a moment outside of any pass, after `step` (-1: the set-up), at which
   /// the run used `bytes` bytes of scratch memory.
@@ -38,12 +38,12 @@ class RunTrace final : public TrainingObserver {
   void validation(const ValidationEvent& event) override;
   /// Records the scores, and on rank 0 the generated texts too.
   void evaluation(const EvaluationEvent& event) override;
-  /// Kernels of a step, with times of the system clock.
+  /// Records the kernels of a step, with times of the system clock.
   void kernels(int64_t step, std::vector<KernelRecord> records);
-  /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.
+  /// Returns the largest memory of this process that the driver reported, 0 if it reports none; and the prediction.
   int64_t measured_bytes() const { return measured_bytes_; }
   int64_t planned_bytes() const;
-  /// Bytes of the files of all ranks of a run of `steps` steps, about; without samples of the device, 64 bytes each.
+  /// Returns the approximate bytes of all ranks' files for `steps` steps, without device samples (64 bytes each).
   static int64_t bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch);
   /// Ends the sampling and closes the file. Does not throw if the trace cannot be written; see failure().
   void close();
@@ -64,11 +64,11 @@ class RunTrace final : public TrainingObserver {
   const int64_t start_ns_, part_;
   std::string failure_;
   std::unique_ptr<Trace> trace_;
-  int64_t samples_ = 0;                    // of a step of this rank
-  std::unique_ptr<const StepOrder> order_;  // with trace.samples
+  int64_t samples_ = 0;                    // samples of a step of this rank
+  std::unique_ptr<const StepOrder> order_;  // null without trace.samples
   DeviceClock clock_;
-  bool samples_written_ = false;              // those that are answered at validations
-  int64_t clock_ns_ = 0;                   // when the sampler's thread measured it
+  bool samples_written_ = false;              // true if /evaluation_samples is written
+  int64_t clock_ns_ = 0;                   // the last time at which the sampler's thread measured the clock
   int64_t measured_bytes_ = 0;
   std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above
 };

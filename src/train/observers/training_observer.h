@@ -1,4 +1,4 @@
-// TrainingObserver: who is informed of what happens in a training run: the terminal, the trace, the metrics file.
+// TrainingObserver: receives the events of a training run. Observers are the terminal, the trace and the metrics file.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ namespace blipft {
 struct StepEvent {
   const StepResult& result;
   int64_t epoch;
-  double seconds;                          ///< since the end of the step before, on the device's clock
+  double seconds;                          ///< since the end of the previous step, on the device's clock
 };
 
 /// The loss of the validation samples, with the weights after `step`.
 struct ValidationEvent {
   int64_t step;
   double loss;
-  int64_t tokens;                          ///< predicted ones, of all ranks
+  int64_t tokens;                          ///< labels, on all ranks
   double seconds;
 };
 
@@ -41,13 +41,13 @@ struct MemoryEvent {
 };
 
 struct EndEvent {
-  int64_t steps;                           ///< of the whole run, those before a resume included
+  int64_t steps;                           ///< steps of the whole run, including those before a resume
   double train_seconds;
-  std::string reason;                      ///< kDone, or what stopped the run or was lost at its end
+  std::string reason;                      ///< kDone, or the reason why the run stopped or is incomplete
 };
 
-/// Each event comes once, in the order in which things happen, on the thread that trains. An observer changes nothing and
-/// calls no collective. It may throw UserError if the run is to end when it fails (trace.on_error: stop).
+/// Each event is sent once, in chronological order, on the training thread. An observer changes nothing and calls no
+/// collective. It may throw UserError if the run is to end when it fails (trace.on_error: stop).
 class TrainingObserver {
  public:
   virtual ~TrainingObserver() = default;
@@ -60,7 +60,7 @@ class TrainingObserver {
   virtual void end(const EndEvent&) {}
 };
 
-/// Passes each event on to all observers, in the order in which they were added. They outlive it.
+/// Passes each event to all observers, in the order in which they were added. They must outlive this object.
 class TrainingObservers final : public TrainingObserver {
  public:
   void add(TrainingObserver& observer) { observers_.push_back(&observer); }

@@ -23,7 +23,7 @@ namespace {
 
 struct EndedRun {
   std::string run_id;
-  int64_t steps = 0, total_steps = 0;      // total: that it would have taken, had it not ended early
+  int64_t steps = 0, total_steps = 0;      // total_steps: without an early end
 };
 
 // Returns the run whose last row of metrics.jsonl in `folder` has the reason kDone, or nullopt if there is none.
@@ -56,7 +56,7 @@ bool is_as_requested(const Config& asked, const Config& then, int64_t ranks) {
   return samples_of_a_step(asked, ranks) == samples_of_a_step(then, then.parallel.devices);
 }
 
-// Returns true if each model that the run saves is there, under its own name or one beside it.
+// Returns true if each model that the run saves exists, as model/ or with a number (model-2/).
 bool is_saved(const Config& config, const std::string& run_id) {
   if (!config.output.save_model) return true;
   const std::vector<SaveSettings> all = SaveSettings::of(config);
@@ -94,7 +94,7 @@ std::string text_on_first(const Config& config, int64_t ranks) {
   if (chooses_batch_size(asked)) asked = before_choice(asked, ranks);
   try {
     if (!is_as_requested(asked, load_config((std::filesystem::path(folder) / kConfigFile).string(), {}), ranks)) return "";
-  } catch (const UserError&) {             // of another version of the program, or changed by hand
+  } catch (const UserError&) {             // written by another version of blipft, or edited
     return "";
   }
   return concat("ended      the run in ", folder, " has ended, after ", counted(ended->steps, "step"),

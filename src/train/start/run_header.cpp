@@ -14,7 +14,7 @@ namespace blipft {
 
 namespace {
 
-// How many samples there are to train on, and which of them are not.
+// Returns the numbers of training and validation samples, and of samples that are not used.
 std::string data_text(const Config& config, const RunData& data, const Progress::Run& run) {
   const int64_t trained = data.training.dataset->size();
   const int64_t held_out = config.data.val_split_fraction > 0 ? data.validation.dataset->size() : 0;
@@ -32,7 +32,7 @@ std::string data_text(const Config& config, const RunData& data, const Progress:
   return text;
 }
 
-// How a step's samples are cut into micro-batches; `choice`: where the program has chosen.
+// Returns how a step's samples are divided into micro-batches. `choice`: the line of train.batch_size: auto, or empty.
 std::string batch_text(const Config& config, const std::string& choice, int64_t ranks) {
   if (!choice.empty()) return "auto       " + choice;
   const int64_t micro_batches = config.train.accumulate_grad_batches;
@@ -75,7 +75,7 @@ void print_data(const TrainingResources& r, const Progress::Run& run) {
   if (r.data.validates()) std::printf("validation %s\n", validation_text(config, r.data).c_str());
 }
 
-// Which checkpoints the run writes, and which one it resumes from.
+// Prints which checkpoints the run writes, and which one it resumes from.
 void print_checkpoints(const TrainingResources& r) {
   const Config& config = r.config();
   const RunIdentity& run = r.run;

@@ -43,7 +43,7 @@ void StartParts::run(const StartPart& part) {
     world_.run_agreeing_on_errors([&] {
       wait_for(part.needs);
       body();
-      if (!part.timed_as.empty()) times_.part(part.timed_as);  // before the agreement, which waits for other ranks
+      if (!part.timed_as.empty()) times_.part(part.timed_as);  // the time excludes the wait for other ranks
     });
     return;
   }

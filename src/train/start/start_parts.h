@@ -1,4 +1,4 @@
-// The parts of a start: one table says which there are, what each needs, and which run beside the others.
+// The parts of a start, as a table: what each part needs, and which parts run on background threads.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@ namespace blipft {
 
 struct StartPart {
   enum class Where {
-    local,                                 ///< on this rank; all ranks end with an error of one
+    local,                                 ///< runs on each rank alone; an error of one rank ends all
     collective,                            ///< calls collectives, and agrees on errors by itself
-    beside                                 ///< on a thread of its own, from its row on until a part that needs it
+    beside                                 ///< runs on its own thread, from its row until a part needs it
   };
   std::string name;
   Where where = Where::local;
-  std::vector<std::string> needs;          ///< names of parts above it in the table
-  std::function<void()> body;              ///< empty: the part waits for those that it needs
+  std::vector<std::string> needs;          ///< names of parts that are above it in the table
+  std::function<void()> body;              ///< empty: the part only waits for the parts that it needs
   std::string timed_as = {};               ///< its name in StartTimes; empty: its time belongs to the next part
   std::function<bool()> applies = {};      ///< if it returns false on all ranks, the part is skipped
 };
@@ -33,7 +33,7 @@ class StartParts {
   StartParts(const World& world, StartTimes& times) : world_(world), times_(times) {}
   /// Runs the parts of a table in its order. A part begins when those that it needs are done. Called by all ranks with the same
   /// table; throws what a part throws, on all ranks if it is local. Throws Error if a part needs one that is not above it, or if
-  /// nothing needs a part that runs beside the others.
+  /// no part needs a background part.
   void run(const std::vector<StartPart>& parts);
 
  private:
@@ -42,7 +42,7 @@ class StartParts {
 
   const World& world_;
   StartTimes& times_;
-  std::map<std::string, std::unique_ptr<BackgroundTask>> running_;  // those that nothing has waited for
+  std::map<std::string, std::unique_ptr<BackgroundTask>> running_;  // background parts that no part has waited for yet
 };
 
 }  // namespace blipft

@@ -23,28 +23,28 @@ namespace blipft {
 
 namespace {
 
-// Text shapes whose steps are captured before training, at most, and samples that are looked at to find them.
+// The largest number of text shapes to capture before training, and of samples to read to find them.
 constexpr size_t kMaxPreparedShapes = 8;
 constexpr int64_t kMaxSurveyedSamples = 512;
-// For tests: candidates that estimates do not tell apart are timed on CPUs too.
+// For tests: times candidates with similar estimates on CPUs too.
 constexpr const char* kTimesOnCpu = "BLIPFT_TIME_CHOICE_ON_CPU";
-// On CPUs texts, weights that are being read and the system's caches want room too.
+// On CPUs, texts, weights during loading and the system's caches need memory too.
 constexpr double kShareOfHost = 0.5;
 
-// Returns the bytes that a rank may plan for: what is free on its GPU, and what its process has there already; on CPUs a share
-// of what its machine has left for it. The least of all ranks; called by all.
+// Returns the bytes that a rank may plan for: the free memory of its GPU plus that of its own process; on CPUs a share of
+// the machine's free memory. It is the smallest value of all ranks; called by all ranks.
 MemoryLeft memory_left(const World& world, const Device& device, int64_t context_bytes) {
   const int64_t ranks = world.local_size();
   const auto host = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_host_memory() / ranks));
   MemoryLeft left{host, host};
   if (device.kind() == DeviceKind::cuda) {
-    const int64_t sharing = (ranks + cuda_device_count() - 1) / std::max(1, cuda_device_count());  // ranks of one GPU
+    const int64_t sharing = (ranks + cuda_device_count() - 1) / std::max(1, cuda_device_count());  // ranks that share a GPU
     left.device = (device.memory().free + context_bytes * sharing) / sharing;
   }
   return {-world.max(-left.device), -world.max(-left.host)};
 }
 
-// The recorder of kernels that trace.kernels asks for; null if it asks for none.
+// Returns the recorder for trace.kernels, or null if it names no steps.
 std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
   if (config.trace.kernels.empty()) return nullptr;
   const std::string place = place_of(config, "trace.kernels");
@@ -76,7 +76,7 @@ class TrainingStart::Parts {
   }
 
  private:
-  // A part without a body waits for a part that runs beside it, and its time is that wait.
+  // A part without a body waits for a background part, and its time is that wait.
   std::vector<StartPart> table() {
     using enum StartPart::Where;
     const bool random = config_.model.init == InitialWeights::random;
@@ -144,13 +144,13 @@ class TrainingStart::Parts {
 
   TrainingResources& r_;
   RunFaults& faults_;
-  Config& config_;                         // of the resources
+  Config& config_;                         // the resources' config
   const World& world_;
   Config requested_;                           // resolved for these ranks; train.batch_size may be auto
   TrainingFacts facts_;
-  TrainingPlan plan_;                      // until the resources take it
-  std::vector<TextShape> first_shapes_;    // of this rank's first steps, if steps are captured and texts are not surveyed
-  std::vector<TextShape> shapes_;          // whose steps are captured before training
+  TrainingPlan plan_;                      // moved to the resources later
+  std::vector<TextShape> first_shapes_;    // shapes of this rank's first steps, if steps are captured and texts are not surveyed
+  std::vector<TextShape> shapes_;          // shapes to capture before training
   std::optional<WeightContext> context_;   // made before other threads use the arena
   Tensor first_gathers_;                   // scratch memory of the first collectives
   StartParts parts_;                       // last: its threads use the members above
@@ -160,7 +160,7 @@ class TrainingStart::Parts {
 // from.
 bool TrainingStart::Parts::claim_folders() {
   RunIdentity& run = r_.run;
-  world_.run_agreeing_on_errors([&] {                    // before anything is made: what cannot be looked at is reported
+  world_.run_agreeing_on_errors([&] {                    // before anything is created, so that unreadable paths are reported
     if (r_.first_rank() && config_.checkpoint.resume == ResumeMode::automatic) newest_checkpoint(checkpoints_folder(config_));
   });
   run.folder = std::make_unique<OutputFolder>(config_, world_);
@@ -170,7 +170,7 @@ bool TrainingStart::Parts::claim_folders() {
     if (r_.first_rank()) std::printf("%s\n", ended->c_str());
     return false;
   }
-  run.resume = find_resume_point(config_, world_);  // the run that held the folder until now may have written another one
+  run.resume = find_resume_point(config_, world_);  // the previous owner of the folder may have written a newer one
   run.id = agree_on_run_id(world_, run.resume ? run_id_of(run.resume->index.run) : "");
   run.folder->claim(run.resume ? run.resume->folder : "");
   return true;
@@ -184,7 +184,7 @@ void TrainingStart::Parts::resolve_config() {
   if (chooses()) config_ = before_choice(requested_, world_.size());
 }
 
-// The checkpoint says where the run begins, and what was chosen if the run file leaves the choice.
+// Takes the first step from the checkpoint, and earlier choices that the run file leaves open.
 void TrainingStart::Parts::resume() {
   RunIdentity& run = r_.run;
   if (!run.resume) return;
@@ -195,7 +195,7 @@ void TrainingStart::Parts::resume() {
     const std::string table = run.resume->folder + "/gemm_algorithms.txt";
     if (!std::filesystem::exists(table)) return;
     std::string& own = r_.backend.gemm_table;
-    own = checkpoints_folder(config_) + "/gemm_algorithms." + run.id + ".txt";  // a name that nobody else has
+    own = checkpoints_folder(config_) + "/gemm_algorithms." + run.id + ".txt";  // a unique name
     if (!r_.first_rank()) return;
     std::filesystem::create_directories(checkpoints_folder(config_));
     std::filesystem::copy_file(table, own, std::filesystem::copy_options::overwrite_existing);
@@ -214,7 +214,7 @@ void TrainingStart::Parts::open_model() {
   facts_.model = std::make_shared<RunModel>(config_);
   r_.plan.model = facts_.model->make(config_);
   check_saved_parts(config_);
-  // Here already: reading the model takes its time.
+  // Checked early, because reading the model takes long.
   if (!r_.run.resume) check_adapters(adapter_files(config_), r_.model().units());
 }
 
@@ -245,14 +245,14 @@ void TrainingStart::Parts::gather_facts() {
   const Device& device = *r_.backend.device;
   facts_.device = world_.from_rank(0, device.name());
   facts_.on_gpu = r_.backend.on_gpu();
-  facts_.free_bytes = facts_.on_gpu ? -world_.max(-device.memory().free) : 0;  // before communicators take theirs
+  facts_.free_bytes = facts_.on_gpu ? -world_.max(-device.memory().free) : 0;  // measured before communicators allocate memory
   facts_.shapes = r_.data.text_shapes;
   if (!chooses()) return;
   facts_.times_steps = world_.max(static_cast<int64_t>(facts_.on_gpu || std::getenv(kTimesOnCpu))) > 0;
   facts_.left = memory_left(world_, device, r_.backend.context_bytes);
 }
 
-// Times what estimates leave open, and goes on with the settings that follow.
+// Times candidates with similar estimates, and uses the fastest settings.
 void TrainingStart::Parts::settle_choice() {
   if (!plan_.decided()) {
     const StepTimerParts timer{&world_, r_.backend.device.get(), r_.backend.groups.get(), r_.plan.groups, facts_.free_bytes,
@@ -265,7 +265,7 @@ void TrainingStart::Parts::settle_choice() {
   r_.data.text_shapes = plan_.memory.text_shapes;
 }
 
-// The config stays the object that it is: threads read it, and it says the same.
+// The config object stays in place, because threads read it; its values do not change.
 void TrainingStart::Parts::take_plan() {
   r_.plan.groups = plan_.groups;
   r_.plan.choice = std::move(plan_.choice);
@@ -273,7 +273,7 @@ void TrainingStart::Parts::take_plan() {
   r_.plan.model = std::move(plan_.model);
 }
 
-// Their threads prepare the first steps beside all that comes before these.
+// Loader threads prepare the first steps while the rest of the start runs.
 void TrainingStart::Parts::start_loaders() {
   const RunData& data = r_.data;
   Device& device = *r_.backend.device;
@@ -293,7 +293,7 @@ void TrainingStart::Parts::check_data() {
   RunIdentity& run = r_.run;
   check_same_data(config_, r_.data, world_);
   world_.run_agreeing_on_errors([&] {
-    if (!r_.first_rank()) return;          // the others have the same
+    if (!r_.first_rank()) return;          // other ranks have equal lines
     run.inputs = read_facts(config_, r_.data);
     if (!run.resume) return;
     const std::string other = check_same_content(config_, *run.resume, run.inputs);
@@ -351,8 +351,8 @@ void TrainingStart::Parts::check_output() {
   r_.run.folder->check_room([this] { return files_to_write(); });
 }
 
-// Returns the shapes to capture: of all steps if all texts were surveyed, else the most frequent of the first steps.
-// All ranks get the same result.
+// Returns the shapes to capture: those of all steps if all texts were surveyed, else the most frequent of the first
+// steps. All ranks get the same result.
 std::vector<TextShape> TrainingStart::Parts::shapes_to_prepare() const {
   if (r_.data.surveyed()) return r_.plan.memory.text_shapes;
   if (!looks_ahead()) return {};
@@ -375,7 +375,7 @@ void TrainingStart::Parts::open_connections() {
 void TrainingStart::Parts::init_values(bool random) {
   r_.engine->bind();
   context_ = r_.weight_context();
-  // The first gathers have the end of the scratch memory to themselves.
+  // The first gathers use the end of the scratch memory, which nothing else uses.
   const Tensor scratch = context_->scratch;
   const int64_t bytes = r_.engine->program->warm_up_bytes();
   first_gathers_ = scratch.part(scratch.numel() - bytes, {bytes});
@@ -383,7 +383,7 @@ void TrainingStart::Parts::init_values(bool random) {
   init_weights(*context_, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
 }
 
-// Restores what was trained before, from a checkpoint of this run or from the adapters of another run.
+// Restores trained weights from a checkpoint of this run, or from adapters of another run.
 void TrainingStart::Parts::restore() {
   const ResumePoint* resume = r_.run.resume.get();
   if (resume) restore_state(*context_, resume->index, resume->folder, 4);
@@ -397,8 +397,8 @@ void TrainingStart::Parts::read_weights() {
   restore();
 }
 
-// Starts to compare the files that weights were read from. Adapters of another run need it at the start alone: from the first
-// step on they are in the checkpoints.
+// Starts to compare the files of the weights on all ranks. Adapters of another run are compared only at the first start:
+// later they are in the checkpoints.
 void TrainingStart::Parts::begin_to_check_weights() {
   WeightSources& from = r_.sources;
   std::vector<WeightFiles> files;
