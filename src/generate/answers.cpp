@@ -1,4 +1,4 @@
-// A generation as prose; see answers.h.
+// --generate and --evaluate; see answers.h.
 #include "generate/answers.h"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The prompt as the model was taught: an instruction in its style, where the run file gives one; what a user says, where the
-// model's files have a known chat template; else the text as it is.
+// Returns the ids of a prompt in the form of the training data: an instruction if the run file has a prompt style; a
+// user's message if the model has a chat template; else the plain text.
 std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, const TextSettings& texts,
                                 const Generation& generation) {
   const PromptSettings settings{.vocabulary = generation.inputs().vocabulary, .ends = generation.inputs().has_source()};
@@ -45,7 +45,7 @@ std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt,
                         "--prompt");
 }
 
-// One text on the terminal, as it grows.
+// Prints one text on the terminal while it is generated.
 void answer_one(const GenerationSource& source, const AnswerRequest& request, const World& world) {
   const Config& config = source.config;
   BLIPFT_USER_CHECK(world.size() == 1, "--prompt and --image are answered by one rank, but there are ", world.size(),
@@ -114,7 +114,7 @@ std::string line_of(const PromptedSample& prompt, const TextResult& result, cons
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Metrics that the run file names, else those that fit what there is.
+// Returns the metrics of the run file, or else those that fit the samples.
 std::vector<std::string> metrics_of(const Config& config, const Evaluation& texts, bool pictures) {
   if (!config.evaluate.metrics.empty() || texts.size() == 0) return config.evaluate.metrics;
   return fitting_metrics(pictures);
@@ -152,7 +152,8 @@ class AnswerRun {
       std::fflush(stdout);
     }
     const int64_t begin = unix_ns();
-    // Ranks that share weights compute in collectives: an error in these ends all ranks, which could not agree on it.
+    // Ranks that share weights compute in collectives: an error in these ends all ranks, because they could not agree
+    // on it.
     generate();
     if (request_.evaluate) score_texts();
     world_.activity().phase(Activity::Phase::results);
@@ -160,7 +161,7 @@ class AnswerRun {
     finish(seconds);
   }
 
-  // Waits until the texts of this rank are written, so that they are kept if an error ends the run.
+  // Waits until this rank's texts are written, so that they are kept if an error ends the run.
   void end_early() {
     if (answers_) files_->settle();
   }
@@ -179,7 +180,7 @@ class AnswerRun {
     return blipft::line_of(answers_->prompt_of(result), result, generation_.tokenizer(), answers_->texts());
   }
 
-  // The likelihood of this rank's whole texts, in groups that are computed at once.
+  // Computes the likelihoods of this rank's whole texts, in groups that are computed together.
   void score_texts() {
     const auto count = static_cast<int64_t>(set_->texts().size());
     for (int64_t next = world_.rank();;) {
@@ -192,7 +193,7 @@ class AnswerRun {
         if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.max_tokens())) break;
         if (!text.has_target()) continue;
         std::optional<std::vector<uint8_t>> picture = set_->prompt_set().pixels_of_sample(next);
-        if (!picture) continue;            // it has been counted where its prompt was answered
+        if (!picture) continue;            // already counted when its prompt was answered
         ids += text.max_tokens();
         group.push_back({text, next});
         pixels.push_back(std::move(*picture));
@@ -207,7 +208,7 @@ class AnswerRun {
     }
   }
 
-  // Scores of the whole texts.
+  // Returns the scores of the whole texts.
   std::vector<Score> text_scores(const std::vector<ScoredLoss>& texts) const {
     if (texts.empty()) return {};
     Evaluation losses;
@@ -236,7 +237,7 @@ class AnswerRun {
     files_->remove_partial();
   }
 
-  // The texts in the data set's order, their scores, and the page.
+  // Writes the texts in the data set's order, their scores, and the page.
   void write_files(const std::vector<TextResult>& results, std::map<std::string, std::string> thumbnails) {
     Evaluation evaluation;
     std::vector<ScoredText> all;
@@ -259,7 +260,7 @@ class AnswerRun {
     std::printf("page       %s\n", files_->write("page.html", page).c_str());
   }
 
-  // COCO's and VQA's own forms, where every sample has its id.
+  // Writes the result files of COCO and VQA if every sample has an id.
   void write_results(const std::vector<ScoredText>& texts) {
     if (std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.id.empty(); })) return;
     const bool vqa = std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.references.size() >= 10; }) &&
@@ -294,8 +295,8 @@ class AnswerRun {
   std::unique_ptr<Thumbnails> thumbnails_;
   std::unique_ptr<AnswerFiles> files_;
   std::optional<PromptAnswers> answers_;
-  std::vector<ScoredLoss> losses_;         // of this rank's texts
-  std::vector<Score> loss_scores_;         // of all, on rank 0
+  std::vector<ScoredLoss> losses_;         // losses of this rank's texts
+  std::vector<Score> loss_scores_;         // scores of all ranks' texts, on rank 0
 };
 
 }  // namespace

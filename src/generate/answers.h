@@ -9,13 +9,13 @@
 namespace blipft {
 
 struct AnswerRequest {
-  std::string prompt;                      ///< of the command line; with `image` it may be empty
-  std::string image;                       ///< a picture's file
-  bool evaluate = false;                   ///< texts are scored, and the loss of the set is computed
+  std::string prompt;                      ///< prompt of the command line; with `image` it may be empty
+  std::string image;                       ///< file of a picture
+  bool evaluate = false;                   ///< true: texts are scored, and the loss of the set is computed
   bool one() const { return !prompt.empty() || !image.empty(); }
 };
 
-/// Called by all ranks. Throws UserError.
+/// Generates and prints or saves the texts. Called by all ranks. Throws UserError.
 void answer_prompts(const Config& asked, const AnswerRequest& request, const World& world);
 
 }  // namespace blipft

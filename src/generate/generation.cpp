@@ -20,13 +20,13 @@ namespace blipft {
 
 namespace {
 
-// Throws AgreedError if the ranks would generate with different weights, as far as the files' names, sizes and headers tell.
+// Throws AgreedError if the names, sizes or headers of the weight files differ between ranks.
 void check_same_source(const WeightSource& source, const World& world) {
   if (world.size() == 1) return;
   check_same_config(source.config, world);
   check_same_files(source.config, world);
   Facts checkpoint;
-  if (!source.checkpoint.empty())          // its index has the checksums of all its files
+  if (!source.checkpoint.empty())          // the index has the checksums of all files
     checkpoint.push_back(whole_file_fact("the checkpoint's index", source.checkpoint + "/checkpoint.json"));
   compare_facts(world, checkpoint, "give all machines the same checkpoint");
 }

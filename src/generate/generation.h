@@ -1,4 +1,4 @@
-// Generation: a rank with all it needs to generate texts: model, weights, memory, program.
+// Generation: model, weights, memory and decode program of a rank that generates texts.
 #pragma once
 
 #include <memory>
@@ -15,32 +15,32 @@ namespace blipft {
 
 class Generation {
  public:
-  /// Reads the model's description and its tokenizer; no weights yet. Called by all ranks.
+  /// Reads config.json and the tokenizer, but no weights. Called by all ranks.
   Generation(const GenerationSource& source, const World& world);
   ~Generation();
 
   const GenerationModel& model() const { return *model_; }
-  const Config& config() const { return model_->config(); }  ///< of the weights that generate
+  const Config& config() const { return model_->config(); }  ///< the config of the weights that generate
   const Tokenizer& tokenizer() const { return *model_->tokenizer; }
   const ModelInputs& inputs() const { return model_->inputs; }
   const GenerateSettings& settings() const { return model_->settings; }
 
-  /// Chooses how many texts grow at once, takes the memory and loads the weights. Called by all ranks; throws UserError
-  /// where it does not fit.
+  /// Selects the number of slots, allocates the memory and loads the weights. Called by all ranks. Throws UserError if
+  /// it does not fit.
   void load(const TextsToGenerate& work);
   /// Generates this rank's texts.
   void run(const GeneratorCalls& calls);
-  /// Scores the next group of texts, of which so many are in `texts` that fits() says yes: see DecodeProgram::score(). Called
-  /// by all ranks for the same number of groups where weights are cut over them; a group may be empty.
+  /// Scores a group of texts for which fits() is true: see DecodeProgram::score(). If the weights are sharded, all
+  /// ranks call it for the same number of groups; a group may be empty.
   std::vector<TextLikelihood> score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels);
   bool fits(int64_t texts, int64_t ids) const { return engine_->decoder->fits(texts, ids); }
   /// Returns true if `mine` is true on any rank that runs the same collectives: any rank under fsdp, else this one.
   bool any(bool mine) const { return plan_.strategy == StrategyKind::fsdp ? world_.any(mine ? 1 : 0) != 0 : mine; }
   const CommGroups* groups() const { return groups_.get(); }  ///< null unless the weights are sharded over the ranks
-  int64_t tokens() const { return tokens_; }  ///< new ones of this rank so far
-  double step_milliseconds() const { return step_ms_; }  ///< of the last run(); 0: not known
+  int64_t tokens() const { return tokens_; }  ///< new tokens of this rank so far
+  double step_milliseconds() const { return step_ms_; }  ///< step time of the last run(); 0 if unknown
   int64_t slots() const { return plan_.decoding->slots; }
-  /// One line: device, strategy, slots, memory.
+  /// Returns one line: device, strategy, slots, memory.
   std::string text() const;
 
  private:
@@ -54,11 +54,11 @@ class Generation {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Comm> self_;
-  std::unique_ptr<CommGroups> groups_;     // where weights are cut over the ranks
+  std::unique_ptr<CommGroups> groups_;     // null unless the weights are sharded over the ranks
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Engine> engine_;
-  std::vector<WeightFiles> weight_files_;  // that were read; until load() has compared them
+  std::vector<WeightFiles> weight_files_;  // the files that were read, until load() has compared them
   int64_t tokens_ = 0;
   double step_ms_ = 0;
 };

@@ -1,4 +1,4 @@
-// Reading what generates; see generation_model.h.
+// Reading the model that generates; see generation_model.h.
 #include "generate/generation_model.h"
 
 #include "blipft/error.h"

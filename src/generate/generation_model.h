@@ -1,4 +1,5 @@
-// GenerationModel: the model that generates, as the run file and the model's own files describe it; no device and no weights.
+// GenerationModel: the model that generates, as described by the run file and the model's files; without device and
+// weights.
 #pragma once
 
 #include <memory>
@@ -11,22 +12,22 @@
 namespace blipft {
 
 struct GenerationModel {
-  /// Throws UserError where the model generates no text, or a file of it is missing or wrong. `planned`: nothing will be
-  /// generated, and the tokenizer may be missing.
+  /// Throws UserError if the model does not generate text, or if one of its files is missing or wrong. `planned`: only
+  /// a plan is made, and the tokenizer may be missing.
   explicit GenerationModel(const GenerationSource& asked, bool planned = false);
 
   WeightSource source;
   const Config& config() const { return source.config; }  ///< of the weights that generate
   std::unique_ptr<Model> model;
   ModelInputs inputs;
-  std::unique_ptr<Tokenizer> tokenizer;    ///< null: there is none
+  std::unique_ptr<Tokenizer> tokenizer;    ///< null if there is none
   InstructionReader instructions;
   GenerateSettings settings;
-  /// Most ids that a text may have, prompt and answer together.
+  /// Returns the largest number of ids of a text, prompt and answer together.
   int64_t max_ids() const { return inputs.max_text_tokens; }
 };
 
-/// Settings of a model that only generates.
+/// Returns the settings of a model that only generates.
 ModelSettings untrained(const Config& config);
 
 }  // namespace blipft

@@ -7,7 +7,7 @@
 namespace blipft {
 
 namespace {
-constexpr int64_t kTokensOfRound = 8;      // a slot that is done computes so many for nothing, at most twice
+constexpr int64_t kTokensOfRound = 8;      // a finished slot computes up to twice this number of unused tokens
 }  // namespace
 
 const char* text_end_name(TextEnd end) {
@@ -31,8 +31,8 @@ int64_t Generator::busy() const {
   return std::count_if(texts_.begin(), texts_.end(), [](const Growing& text) { return text.busy; });
 }
 
-// Calls next() until `count` requests wait or no more come. An exception of next() waits like a request: the texts
-// requested before it are generated first.
+// Calls next() until `count` requests wait or next() has no more. An exception of next() waits like a request: texts
+// that were requested earlier are generated first.
 void Generator::fetch(const GeneratorCalls& calls, size_t count) {
   while (waiting_.size() < count && !ended_) {
     try {
@@ -46,7 +46,7 @@ void Generator::fetch(const GeneratorCalls& calls, size_t count) {
   }
 }
 
-// Reads prompts until the slots are full, or there are none.
+// Reads prompts until all slots are full or there are no more prompts.
 void Generator::admit(const GeneratorCalls& calls) {
   const DecodeProgramSettings& settings = program_.settings();
   for (;;) {
@@ -140,25 +140,25 @@ void Generator::look(const GeneratorCalls& calls) {
   const uint64_t number = seen_++;
   const DecodeView view = program_.view();
   const int64_t now = unix_ns(), before = std::exchange(round_ns_, now);
-  const int64_t tokens = round_tokens_[(number + kRounds - 1) % kRounds];  // between the view before and this one
+  const int64_t tokens = round_tokens_[(number + kRounds - 1) % kRounds];  // tokens between the previous view and this one
   if (before > 0 && tokens > 0) step_ms_.push_back(static_cast<double>(now - before) * 1e-6 / static_cast<double>(tokens));
   for (size_t i = 0; i < texts_.size(); ++i)
     if (texts_[i].busy && texts_[i].first_view <= number && look_at(calls, view, i)) texts_[i].busy = false;
 }
 
-// Enqueues the tokens of a round: no more than any text of any rank can still take.
+// Enqueues the tokens of a round, at most as many as some text of some rank still needs.
 void Generator::grow(const GeneratorCalls& calls) {
   const int64_t most = synchronous_ || calls.grown ? 1 : kTokensOfRound;
   int64_t tokens = 0;
   for (const Growing& text : texts_)
     if (text.busy) tokens = std::max(tokens, std::min(most, text.left));
-  if (calls.any) tokens = calls.any(tokens > 0) ? most : 0;  // all ranks the same
+  if (calls.any) tokens = calls.any(tokens > 0) ? most : 0;  // equal on all ranks
   for (Growing& text : texts_) text.left -= std::min(text.left, tokens);
   program_.decode(tokens);
   round_tokens_[(sent_ - 1) % kRounds] = tokens;
 }
 
-// Tells the results so far, in the order in which the texts ended.
+// Reports the results so far, in the order in which the texts ended.
 void Generator::tell(const GeneratorCalls& calls) {
   for (TextResult& result : std::exchange(results_, {})) calls.done(std::move(result));
 }
@@ -174,7 +174,7 @@ void Generator::run(const GeneratorCalls& calls) {
     rounds(calls);
   } catch (...) {
     try {
-      tell(calls);                         // what has ended is not lost
+      tell(calls);                         // finished texts are not lost
     } catch (...) {
     }
     throw;
@@ -188,14 +188,14 @@ void Generator::rounds(const GeneratorCalls& calls) {
     admit(calls);
     const bool mine = busy() > 0;
     if (!(calls.any ? calls.any(mine) : mine)) break;
-    program_.read_back();                  // what was read shows its first token before the next are computed
+    program_.read_back();                  // a prompt's first token is read before further tokens are computed
     ++sent_;
     if (synchronous_) {
       look(calls);
       tell(calls);
     }
     grow(calls);
-    if (!synchronous_) {                   // the device has work: the host's own goes on beside it
+    if (!synchronous_) {                   // the host works while the device computes
       tell(calls);
       fetch(calls, texts_.size());
     }

@@ -1,6 +1,6 @@
-// Generator: texts through the slots of a decode program. Prompts are read as slots become free, and texts leave theirs
-// when they end; the host reads behind what the device computes. While the device computes, the host asks for the next
-// requests and tells results.
+// Generator: continuous batching of texts over the slots of a decode program. A prompt is read as soon as a slot is
+// free, and a text leaves its slot when it ends. The host reads results some tokens behind the device; while the device
+// computes, the host fetches the next requests and reports results.
 #pragma once
 
 #include <cstdint>
@@ -17,36 +17,36 @@ namespace blipft {
 
 /// A text to be continued.
 struct TextRequest {
-  int64_t number = 0;                      ///< keys its random draws; whatever order texts come in
-  std::vector<int32_t> ids;                ///< of the prompt, at least one
-  int64_t new_tokens = 1;                  ///< at most so many; the text has room for them
-  std::vector<uint8_t> pixels;             ///< u8 [P, P, 3], where the model reads a picture
-  std::vector<int32_t> instruction = {};   ///< where the model reads one
+  int64_t number = 0;                      ///< keys the random draws, so that they do not depend on the order of texts
+  std::vector<int32_t> ids;                ///< ids of the prompt, at least one
+  int64_t new_tokens = 1;                  ///< maximum number of new tokens; the text has positions for them
+  std::vector<uint8_t> pixels;             ///< u8 [P, P, 3]; empty if the model reads no picture
+  std::vector<int32_t> instruction = {};   ///< empty if the model reads no instruction
 };
 
-/// Why a text ended.
+/// The reason why a text ended.
 enum class TextEnd { token, length, stop_string, no_choice };
 const char* text_end_name(TextEnd end);    ///< "stop", "length", "stop string", "logits that are no numbers"
 
 struct GeneratedText {
-  std::vector<int32_t> ids;                ///< the new ones, with the end's
-  /// Sum of the new ids' log probabilities, of the logits as the model gave them; of beams the score of the search: their
-  /// sum over length ^ length_penalty.
+  std::vector<int32_t> ids;                ///< the new ids, including the end token
+  /// Sum of the log-probabilities of the new ids, from the model's unchanged logits. With beams the score of the
+  /// search: the sum divided by length ^ length_penalty.
   double score = 0;
   TextEnd end = TextEnd::length;
 };
 
 struct TextResult {
   int64_t number = 0;
-  std::vector<GeneratedText> texts;        ///< best first; one without beams
-  double seconds = 0;                      ///< since its prompt was read
+  std::vector<GeneratedText> texts;        ///< best first; a single text without beams
+  double seconds = 0;                      ///< seconds since its prompt was read
 };
 
 /// Callbacks of the generator.
 struct GeneratorCalls {
-  /// The next text; none: there are no more, and it is not called again. Unless generation is synchronous, it is called
-  /// ahead of need. At most as many requests wait as there are texts at once, with their pictures in host memory (64 of
-  /// 224 x 224: 9.6 MB). An exception from next() is rethrown by run() when the text would begin.
+  /// Returns the next text, or nullopt if there are no more; then it is not called again. Unless generation is
+  /// synchronous, it is called in advance. At most one request per slot waits, with its picture in host memory (64 of
+  /// 224 x 224: 9.6 MB). run() rethrows an exception of next() when the text would begin.
   std::function<std::optional<TextRequest>()> next;
   /// Called when a text has ended, in the order in which texts end, after the device has received its next work.
   std::function<void(TextResult)> done;
@@ -62,22 +62,22 @@ struct GeneratorCalls {
 
 class Generator {
  public:
-  /// `returned`: texts of each request, at most as many as there are beams.
+  /// `returned`: number of texts for each request, at most the number of beams.
   Generator(DecodeProgram& program, int64_t returned, bool synchronous);
-  /// Throws what a call throws; the results until then have been told.
+  /// Generates all texts. Rethrows exceptions of the callbacks, after the results until then were reported.
   void run(const GeneratorCalls& calls);
-  int64_t tokens() const { return tokens_; }  ///< new ones so far
-  /// How long a step of one token a slot takes: the median of the rounds in which no prompt was read, in milliseconds;
-  /// 0 where there was none.
+  int64_t tokens() const { return tokens_; }  ///< new tokens so far
+  /// Returns the milliseconds of a step of one token per slot: the median of the rounds without prompts; 0 if there
+  /// were none.
   double step_milliseconds() const;
 
  private:
   struct Growing {
     bool busy = false;
     int64_t number = 0, prompt = 0;
-    uint64_t first_view = 0;               // views before it show the text that was here before
-    size_t told = 0;                       // new ids that grown() knows
-    int64_t left = 0;                      // tokens until its limit that were not asked for yet
+    uint64_t first_view = 0;               // earlier views show the previous text of this slot
+    size_t told = 0;                       // number of new ids that grown() has received
+    int64_t left = 0;                      // tokens until the limit that were not enqueued yet
     int64_t begin_ns = 0;
   };
   void rounds(const GeneratorCalls& calls);
@@ -92,18 +92,18 @@ class Generator {
 
   DecodeProgram& program_;
   int64_t returned_;
-  bool synchronous_;                       // the device computes while it is called: nothing runs ahead
-  std::vector<Growing> texts_;             // of each slot, or group of beams
-  std::deque<TextRequest> waiting_;        // asked for, and not read yet
-  bool ended_ = false;                     // no more are asked for
-  std::exception_ptr failed_;              // what next() threw, behind those that wait
-  std::vector<TextResult> results_;        // of texts that have ended, not told yet
-  uint64_t sent_ = 0, seen_ = 0;           // views
+  bool synchronous_;                       // the device computes during the call: nothing runs ahead
+  std::vector<Growing> texts_;             // one entry per slot, or per group of beams
+  std::deque<TextRequest> waiting_;        // requests whose prompts were not read yet
+  bool ended_ = false;                     // next() has no more requests
+  std::exception_ptr failed_;              // exception of next(), after the waiting requests
+  std::vector<TextResult> results_;        // results that were not reported yet
+  uint64_t sent_ = 0, seen_ = 0;           // numbers of views
   int64_t tokens_ = 0;
-  static constexpr uint64_t kRounds = 4;   // more than there are views under way
-  int64_t round_tokens_[kRounds] = {};     // enqueued behind a view
-  int64_t round_ns_ = 0;                   // when the last view was seen; 0: a prompt was read since
-  std::vector<double> step_ms_;            // of each round without a reading
+  static constexpr uint64_t kRounds = 4;   // more than the views in flight
+  int64_t round_tokens_[kRounds] = {};     // tokens that were enqueued after a view
+  int64_t round_ns_ = 0;                   // time of the last view; 0 if a prompt was read since then
+  std::vector<double> step_ms_;            // step time of each round without prompts
 };
 
 }  // namespace blipft

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kMaxTextsAtOnce = 65535;  // as generate.batch_size
 constexpr int kMaxRows = 8;
 
-// A generation that is planned, and variants of it.
+// The plan of a generation, and variants of it.
 class PlannedGeneration {
  public:
   PlannedGeneration(const GenerationSource& source, int64_t ranks, double gpu_gib, bool scored)
@@ -47,7 +47,7 @@ class PlannedGeneration {
     return fits;
   }
 
-  // Longer and longer texts, each with as many at once as fit.
+  // Prints for increasing lengths how many texts fit in parallel.
   bool print_fit() {
     std::printf("number of texts that fit a GPU of %s at once, by tokens of a text (prompt and answer together):\n  %9s  %9s\n",
                 memory_text(gpu_.bytes).c_str(), "tokens", "texts");
@@ -67,7 +67,7 @@ class PlannedGeneration {
   }
 
  private:
-  // As the generation itself reads them; where they are not here, as long as texts of the run file may be.
+  // Reads the prompts as the generation does. If they are not there, texts have the largest length of the run file.
   void read_prompts(const Config& config, bool scored) {
     const PromptSource source = prompt_source(config, scored);
     const bool there = model_.tokenizer && dataset_exists(source.path);

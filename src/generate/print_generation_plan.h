@@ -1,4 +1,4 @@
-// --plan with --generate or --evaluate: what generation would take, and what fits.
+// --plan with --generate or --evaluate: the memory of generation, and the texts that fit.
 #pragma once
 
 #include "blipft/config.h"
@@ -6,10 +6,10 @@
 namespace blipft {
 
 struct GenerationPlanRequest {
-  int64_t ranks = 0;                       ///< 0: as the config says
-  double gpu_gib = 0;                      ///< of a GPU; 0: the GPU of this machine, else an H200's
-  bool fit = false;                        ///< the largest numbers of texts for several lengths alone
-  bool scored = false;                     ///< of --evaluate
+  int64_t ranks = 0;                       ///< 0: the config decides
+  double gpu_gib = 0;                      ///< memory of a GPU; 0: the GPU of this machine, else an H200's
+  bool fit = false;                        ///< prints only the largest numbers of texts for several lengths
+  bool scored = false;                     ///< plans --evaluate
 };
 /// Prints the memory plan of a generation and how many texts of which length fit. Returns true if the generation fits.
 /// Needs no GPU and no weights.

@@ -1,4 +1,4 @@
-// Numbers that ranks exchange as they are in memory, to the last bit.
+// Records that ranks exchange as bytes of memory, so that every bit is kept.
 #pragma once
 
 #include <cstring>

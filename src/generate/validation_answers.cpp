@@ -34,7 +34,7 @@ ValidationAnswers::ValidationAnswers(const Parts& parts)
   const PromptSet& set = parts_.prompts->set;
   const AnswerText answers(*parts_.tokenizer, parts_.prompts->settings);
   parts_.world->run_agreeing_on_errors([&] {
-    std::vector<ScoredText> right;         // with the first reference as the answer
+    std::vector<ScoredText> right;         // the first reference as the answer
     for (const PromptedSample& prompt : set.prompts())
       right.push_back(scored_text(prompt, static_cast<int64_t>(right.size()), "",
                                   answers.clean(prompt.references.empty() ? "" : prompt.references.front()), answers));

@@ -1,4 +1,4 @@
-// ValidationAnswers: what a training generates at its validations, and the scores of that.
+// ValidationAnswers: generates texts at the validations of a training run, and scores them.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ namespace blipft {
 
 /// The generated texts of one validation and their scores.
 struct ValidationScores {
-  std::vector<Score> scores;               ///< the same on every rank; by_sample is rank 0's alone
-  std::vector<ScoredText> texts;           ///< on rank 0, in the order of samples; those without references too
-  std::vector<int64_t> tokens;             ///< of these
-  int64_t samples = 0;                     ///< that were scored
+  std::vector<Score> scores;               ///< equal on all ranks; by_sample only on rank 0
+  std::vector<ScoredText> texts;           ///< on rank 0, in the order of samples, including those without references
+  std::vector<int64_t> tokens;             ///< number of new tokens of each text
+  int64_t samples = 0;                     ///< number of scored samples
 };
 
 class ValidationAnswers {
@@ -31,15 +31,15 @@ class ValidationAnswers {
     std::shared_ptr<const Tokenizer> tokenizer;
     std::shared_ptr<ValidationPrompts> prompts;
     DecodeProgram* program = nullptr;
-    bool synchronous = true;               ///< the device computes while it is called
-    bool all_take_part = false;            ///< each pass gathers from all ranks
-    std::function<void()> alive;           ///< called as texts grow
+    bool synchronous = true;               ///< the device computes during the call
+    bool all_take_part = false;            ///< true if each pass gathers weights from all ranks
+    std::function<void()> alive;           ///< called during the generation
   };
-  /// Throws UserError where a metric does not fit the validation samples' references. Called by all ranks.
+  /// Throws UserError if a metric does not fit the validation samples' references. Called by all ranks.
   explicit ValidationAnswers(const Parts& parts);
-  /// Generates and scores, with the weights as they are. Called by all ranks. Throws UserError.
+  /// Generates and scores with the current weights. Called by all ranks. Throws UserError.
   ValidationScores evaluate();
-  /// Validation samples of all ranks that could not be answered so far, as data.on_bad_sample: skip allows.
+  /// Returns the number of validation samples of all ranks that were skipped so far (data.on_bad_sample: skip).
   int64_t left_out() const { return left_out_; }
 
  private:

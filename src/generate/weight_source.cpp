@@ -24,7 +24,7 @@ bool has_file(const std::string& folder, const char* name) {
   return fs::exists(fs::path(folder) / name, ignored);
 }
 
-// The section of a run file that adapter_config.json in `folder` stands for.
+// Returns the adapter section that corresponds to adapter_config.json in `folder`.
 AdapterSection adapter_of(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
   const nlohmann::json saved = io::read_json_file(file);
@@ -54,12 +54,12 @@ AdapterSection adapter_of(const std::string& folder) {
   return adapter;
 }
 
-// The folder of the weights, and the run that trained them.
+// The folder of the weights and the run that trained them.
 struct FoundWeights {
   enum class Kind { base, model, adapter, checkpoint } kind = Kind::base;
-  std::string folder;                      // empty for a base model without adapter
+  std::string folder;                      // empty if a base model without adapter generates
   std::string missing = {};                // see WeightSource
-  int64_t step = 0;                        // of a checkpoint
+  int64_t step = 0;                        // step of a checkpoint
   std::optional<TrainingRun> run = {};
 };
 using Kind = FoundWeights::Kind;
@@ -88,7 +88,8 @@ FoundWeights find_weights(const Config& config) {
   return {Kind::model, named};
 }
 
-// A checkpoint records its run. A saved model or adapter is of the run whose config.yaml lies beside it if both have its id.
+// A checkpoint records its run. A saved model or adapter belongs to the run of the config.yaml next to it if both have
+// the same id.
 void read_run(FoundWeights& found) {
   if (found.kind == Kind::checkpoint) {
     const io::StateIndex index = io::read_index(found.folder);
@@ -138,7 +139,7 @@ WeightSource source_of(const Config& config, const FoundWeights& found) {
       source.text = concat("the adapter in ", folder, " on ", model.path);
       adapter = adapter_of(folder);
       break;
-    case Kind::checkpoint:                 // it has what was trained; the rest is where its run had it from
+    case Kind::checkpoint:                 // it has the trained weights; the others come from the run's model.path
       source.checkpoint = folder;
       source.text = concat("the checkpoint in ", folder, " (after ", found.step, " steps)");
       model.path = found.run->config.model.path, model.init = found.run->config.model.init;
@@ -149,7 +150,7 @@ WeightSource source_of(const Config& config, const FoundWeights& found) {
   return source;
 }
 
-// "data.val_split_fraction=0.1 of train.seed=7"
+// Returns "data.val_split_fraction=0.1 of train.seed=7".
 std::string split_text(const Config& config) {
   if (!config.data.val_path.empty()) return concat("data.val_path=", config.data.val_path);
   const std::string fraction = concat("data.val_split_fraction=", config.data.val_split_fraction);

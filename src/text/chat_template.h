@@ -21,15 +21,15 @@ std::vector<std::string> chat_format_names();
 std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);  ///< null: there is none of that name
 std::string chat_format_text(const std::string& name);                     ///< its Jinja; empty: none
 
-/// Sets the templates of `settings`: of the model's folder, of a file, or a format. Throws UserError for a file that cannot
-/// be read.
+/// Sets the templates of `settings`: of the model's folder, of a file, or a format. Throws UserError for a file that
+/// cannot be read.
 void set_chat_template(const Config& config, TextSettings& settings);
 
 /// Renders a conversation as one text, in segments (Sample::whole). If the template has {% generation %} blocks, their
 /// contents are trained on. Otherwise the trained part of an answer is the text that the model would have to generate
 /// after the prompt of the preceding messages, with the token that ends the turn. A template may rewrite an answer when
-/// other messages follow it; then the trained part is what the template keeps. Throws UserError naming `place` (file and
-/// line) if the template refuses the messages, or if an answer does not follow its prompt in the rendered text.
+/// other messages follow it; then the trained part is what the template keeps. Throws UserError naming `place` (file
+/// and line) if the template refuses the messages, or if an answer does not follow its prompt in the rendered text.
 std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
                                      const std::string& place);
 

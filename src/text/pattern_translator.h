@@ -2,8 +2,9 @@
 //
 // The two differ in ways that compile without a word: "x{1,3}+" repeats a repetition in one and is possessive in the
 // other, "\h" is a digit or a space, "&&" an intersection or two characters, "\s" and scripts have other members. So
-// each construct is read here, and what is not known to be the same is refused. Sets of characters do not depend on PCRE2's
-// version of Unicode: each character that the pattern tells apart from others becomes a byte; PCRE2 sees bytes alone.
+// each construct is read here, and what is not known to be the same is refused. Sets of characters do not depend on
+// PCRE2's version of Unicode: each character that the pattern tells apart from others becomes a byte; PCRE2 sees bytes
+// alone.
 #pragma once
 
 #include <cstdint>

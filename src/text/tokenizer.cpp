@@ -75,7 +75,8 @@ class BpeTokenizer final : public FileTokenizer {
     std::vector<size_t> ends = {};  ///< of its ids, in `text`; filled when a place in it is looked up
     size_t counted = 0, spaces = 0;  ///< how many spaces the first `counted` bytes of the piece have
   };
-  /// The size of the first `raw` bytes of a piece when normalised. Places ascend, and each continues from the one before it.
+  /// The size of the first `raw` bytes of a piece when normalised. Places ascend, and each continues from the one
+  /// before it.
   struct NormalizedPrefix {
     size_t raw = 0, size = 0;
   };
@@ -185,8 +186,8 @@ class BpeTokenizer final : public FileTokenizer {
     return out;
   }
 
-  /// The size of normalised text before a place. Normalising begins anew at an ASCII character, which never combines with
-  /// what is before it, so that a text of many places takes linear time.
+  /// The size of normalised text before a place. Normalising begins anew at an ASCII character, which never combines
+  /// with what is before it, so that a text of many places takes linear time.
   size_t normalized_size(std::string_view text, size_t place, NormalizedPrefix& known) const {
     const auto& steps = spec().normalizer;
     const auto joins = [](const NormalizerStep& step) {
@@ -215,8 +216,8 @@ class BpeTokenizer final : public FileTokenizer {
     return marked;
   }
 
-  /// The size of the first `bytes` bytes of a part's normalised text, with what is put before it: that belongs to its first
-  /// character.
+  /// The size of the first `bytes` bytes of a part's normalised text, with what is put before it: that belongs to its
+  /// first character.
   size_t size_with_prefix(std::string_view clean, size_t bytes, Part& part) const {
     if (bytes == 0 || unigram_) return bytes;
     const auto& metaspace = spec().metaspace;

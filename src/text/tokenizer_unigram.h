@@ -15,8 +15,8 @@ struct UnigramSpec {
   int32_t unknown_id = 0;
 };
 
-/// The likeliest way to make a word of pieces, by the rules of the Hugging Face library's Unigram: a character without a
-/// piece costs ten more than the least likely piece, and a run of these is one unknown token. Thread-safe.
+/// The likeliest way to make a word of pieces, by the rules of the Hugging Face library's Unigram: a character without
+/// a piece costs ten more than the least likely piece, and a run of these is one unknown token. Thread-safe.
 class UnigramModel {
  public:
   explicit UnigramModel(const UnigramSpec& spec);

@@ -22,7 +22,8 @@ struct RunEnd {
   std::optional<std::string> stopped_by;   ///< the signal or limit that stopped the run, after a checkpoint
   std::optional<std::string> early_stop;   ///< why the run ended before its last step
   std::optional<std::string> lost_checkpoint;  ///< why the last checkpoint was not written
-  /// Returns the reason for the run's record. A run that lost a checkpoint is not done, so a later start does not rely on it.
+  /// Returns the reason for the run's record. A run that lost a checkpoint is not done, so a later start does not rely
+  /// on it.
   std::string reason() const { return stopped_by ? *stopped_by : lost_checkpoint.value_or(kDone); }
 };
 
@@ -41,8 +42,8 @@ struct RunResults {
   const Checkpoints& checkpoints;
 };
 
-/// Saves the model, ends the records and prints the last lines. Called by all ranks. Throws AgreedError if something that had
-/// to be written was not.
+/// Saves the model, ends the records and prints the last lines. Called by all ranks. Throws AgreedError if something
+/// that had to be written was not.
 void finish_run(const TrainingResources& resources, const RunResults& results, const RunObservers& observers, RunFaults& faults,
                 double ready_seconds);
 

@@ -44,8 +44,8 @@ void Validation::run(int64_t step) {
   faults_.activity().phase(Activity::Phase::training);
 }
 
-// Each rank evaluates its part of the samples, and the host sums over ranks. So the only collectives of a validation are
-// gathers of units.
+// Each rank evaluates its part of the samples, and the host sums over ranks. So the only collectives of a validation
+// are gathers of units.
 ValidationEvent Validation::measure_loss(int64_t step) {
   const auto start = StartTimes::Clock::now();
   const bool by_tokens = r_.config().train.loss_normalization == LossNormalization::tokens;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxFolders = 9999;
 
-// mkdir makes a folder that was not there: two generations never share one.
+// mkdir fails if the folder exists, so two generations never share one.
 std::string make_folder(const Config& config) {
   const std::string& output = config.output.path;
   std::error_code error;

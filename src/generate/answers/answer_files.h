@@ -1,4 +1,4 @@
-// The folder of one generation: generated.jsonl (of questions choices.jsonl), result files, scores and the page. While
+// The folder of one generation: generated.jsonl (choices.jsonl for questions), result files, scores and the page. While
 // texts are generated, each rank appends its lines to a partial file. Rank 0 writes the file itself at the end.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace blipft {
 
 class AnswerFiles {
  public:
-  /// Makes <output.path>/generated-0001, or the first number that is free: nothing that is there is touched. Called by all
+  /// Creates <output.path>/generated-0001, or the first free number; existing folders are not touched. Called by all
   /// ranks.
   AnswerFiles(const Config& config, const World& world);
   const std::string& folder() const { return folder_; }
@@ -40,7 +40,7 @@ class AnswerFiles {
   std::unique_ptr<io::LineFile> lines_;
 };
 
-/// A line each: name, value, standard error.
+/// Prints a line for each score: name, value, standard error.
 void print_scores(const std::vector<Score>& scores);
 
 }  // namespace blipft

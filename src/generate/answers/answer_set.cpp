@@ -14,7 +14,7 @@ namespace blipft {
 
 namespace {
 
-// One of the threads that may read at once.
+// Permission for a thread to read; limits the number of parallel readers.
 class Turn {
  public:
   explicit Turn(std::counting_semaphore<>& free) : free_(free) { free_.acquire(); }
@@ -26,13 +26,13 @@ class Turn {
   std::counting_semaphore<>& free_;
 };
 
-// Pictures that other threads read, in order.
+// Pictures that threads read in advance, in order.
 struct Ahead {
   Ahead(size_t first, size_t ranks, int64_t threads, SeePicture seen)
       : next(first), step(ranks), most(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMaxPrompts))),
         free_threads(threads), see(std::move(seen)) {}
   size_t next, step, most;
-  std::counting_semaphore<> free_threads;  // these two outlive what reads
+  std::counting_semaphore<> free_threads;  // these two must outlive the readers
   SeePicture see;
   std::deque<std::pair<size_t, std::future<std::vector<uint8_t>>>> reading;
 };
@@ -59,7 +59,7 @@ void AnswerSet::read_texts() {
                                 model_.instructions, model_.inputs.decoder_start));
     } catch (const UserError& error) {
       prompts_.leave_out_everywhere(error.what());
-      texts_.emplace_back();                 // keeps the numbers of the others; a text without targets is not scored
+      texts_.emplace_back();                 // keeps the indices of later samples; a text without targets is not scored
       continue;
     }
     longest_text_ = std::max(longest_text_, texts_.back().size());

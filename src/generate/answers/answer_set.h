@@ -1,4 +1,4 @@
-// The prompts of a data set, as this rank's texts to generate.
+// AnswerSet: this rank's prompts of a data set, as requests for the generator.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,10 @@
 
 namespace blipft {
 
-/// This rank's requests, one after the other; ranks take prompts in turn. Pictures are read ahead, `threads` at a time, as many
-/// as a reading takes at most, so that it waits for none while texts grow. A
-/// picture that cannot be read is a UserError, or left out. `see` is called with each prompt's number and picture, from many
-/// threads. `set` outlives it.
+/// This rank's requests, in order; rank r of n has every n-th prompt. `threads` threads read pictures in advance, as
+/// many as one pass over prompts can use, so that generation does not wait for them. An unreadable picture is a
+/// UserError, or is left out. `see` is called with each prompt's number and picture, from several threads. `set` must
+/// outlive this object.
 using SeePicture = std::function<void(int64_t prompt, const Image& picture)>;
 std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
                                                             int64_t ranks, int64_t threads,
@@ -24,8 +24,8 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
 
 class AnswerSet {
  public:
-  /// Tokenizes all prompts, and where they are `scored` the whole texts too, for their loss; see open_prompts(). `model`
-  /// outlives it.
+  /// Tokenizes all prompts, and if `scored` also the whole texts, for their loss; see open_prompts(). `model` must
+  /// outlive this object.
   AnswerSet(const Config& config, const GenerationModel& model, bool scored);
 
   PromptSet& prompt_set() { return prompts_; }

@@ -10,8 +10,8 @@ namespace {
 
 constexpr const char* kBlanks = " \t\r\n";
 
-// Returns the place behind an empty think block at the start of a text and the blanks behind it, 0 if there is no such
-// block, and npos if the text is the start of one.
+// Returns the position after an empty think block at the start of a text and the blanks after it, 0 if there is no such
+// block, and npos if the text is the beginning of one.
 size_t begin_of_answer(const std::string& text) {
   static const std::string begin = "<think>", end = "</think>";
   const size_t first = std::min(text.find_first_not_of(kBlanks), text.size());

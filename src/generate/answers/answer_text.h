@@ -1,4 +1,4 @@
-// The text of generated ids, and its sample as metrics and pages take it.
+// The text of generated ids, and its sample for metrics and pages.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,14 @@
 
 namespace blipft {
 
-/// Text of new ids, up to the end.
+/// Decodes new ids, up to the end of the answer.
 class AnswerText {
  public:
   AnswerText(const Tokenizer& tokenizer, const GenerateSettings& settings) : tokenizer_(tokenizer), settings_(settings) {}
   /// Returns clean() of the decoded ids.
   std::string of(std::span<const int32_t> ids) const;
   /// Returns `text` without an empty think block at its start (Qwen 3's chat template puts one before each answer), up
-  /// to the first stop text behind that, and without white space at both ends. References are cleaned the same way.
+  /// to the first stop text after it, and without white space at both ends. References are cleaned the same way.
   std::string clean(std::string text) const;
   /// Returns the number of new ids to keep, which is all of them, if their text contains a stop text; else nullopt.
   std::optional<size_t> stops(std::span<const int32_t> ids) const;

@@ -20,7 +20,7 @@ namespace blipft {
 
 namespace {
 
-// Likelihoods of texts, in groups that are computed at once.
+// Returns the likelihoods of texts, computed in groups.
 std::vector<double> likelihoods_of(Generation& generation, const std::vector<TokenizedText>& texts) {
   std::vector<double> likelihoods;
   for (size_t next = 0;;) {
@@ -49,7 +49,7 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
   const Config& asked = source.config;
   Generation generation(source, world);
   std::unique_ptr<ChoiceSet> set;
-  std::vector<TokenizedText> texts;        // of this rank's questions, one a choice
+  std::vector<TokenizedText> texts;        // this rank's questions, one text per choice
   Config config;
   Fact data;
   world.run_agreeing_on_errors([&] {
@@ -72,7 +72,7 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
       std::printf("left out   %zu records, the first: %s\n", count, set->left_out().front().c_str());
     std::fflush(stdout);
   }
-  const std::vector<double> mine = likelihoods_of(generation, texts);  // in collectives, where the ranks share weights
+  const std::vector<double> mine = likelihoods_of(generation, texts);  // uses collectives if the ranks share weights
   world.activity().phase(Activity::Phase::results);
   const std::vector<std::string> of_ranks = world.gather_texts(bytes_of_records(mine));
   world.run_agreeing_on_errors([&] {

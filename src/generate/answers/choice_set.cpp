@@ -1,5 +1,5 @@
-// Questions with choices; see choice_set.h. Texts and their tokens are lm-eval's: a blank stands between query and choice,
-// blanks at the query's end go to the choice, and a choice's tokens are those that the whole text has behind the query's.
+// Questions with choices; see choice_set.h. Texts and tokens are those of lm-eval: a blank separates query and choice,
+// blanks at the query's end belong to the choice, and a choice's tokens are those of the whole text after the query's.
 #include "generate/answers/choice_set.h"
 
 #include <algorithm>
@@ -52,8 +52,8 @@ Question question_of(const json& record, const std::string& place) {
   return question;
 }
 
-// Reads the first `most` questions (0: all) from a JSON list, or from a file with one record per line. A record that is
-// no question gets an error text.
+// Reads the first `most` questions (0: all) from a JSON list, or from a file with one record per line. An invalid
+// record gets an error text.
 std::vector<Question> read_questions(const std::string& file, int64_t most) {
   const std::string text = io::read_whole_file(file, kMaxBytes);
   std::vector<Question> questions;
@@ -82,12 +82,12 @@ std::vector<Question> read_questions(const std::string& file, int64_t most) {
   return questions;
 }
 
-// The split of a training on data.path. Records that no training can read are split by their questions.
+// Returns the validation split of a training on data.path. Records that training cannot read are split by questions.
 Split training_split(const Config& config, const std::vector<Question>& all, const Tokenizer& tokenizer) {
   try {
     const auto dataset = open_dataset(config.data.path, config.data.format, text_settings(config, tokenizer));
     if (dataset->size() == static_cast<int64_t>(all.size())) return split_samples(loading_settings(config), *dataset);
-  } catch (const UserError&) {             // these are questions alone
+  } catch (const UserError&) {             // the records are only questions
   }
   std::vector<int64_t> groups;
   std::map<std::string, int64_t> numbers;
@@ -106,7 +106,7 @@ std::vector<Question> held_out(const Config& config, std::vector<Question> all, 
   return questions;
 }
 
-// The text of a choice, its tokens to be predicted. Cut from the left to what the model has positions for.
+// Returns the text of a choice, whose tokens are labels. It is cut from the left to the model's positions.
 TokenizedText text_of(const Question& question, const std::string& choice, const GenerationModel& model) {
   const Tokenizer& tokenizer = *model.tokenizer;
   std::string query = question.query, answer = " " + choice;

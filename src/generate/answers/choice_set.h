@@ -1,4 +1,4 @@
-// The questions of a multiple choice by log-likelihood, and the texts whose likelihoods answer them.
+// ChoiceSet: multiple-choice questions, and the texts whose log-likelihoods answer them.
 #pragma once
 
 #include <string>
@@ -15,13 +15,13 @@ bool asks_for_choices(const Config& config);
 struct Question {
   std::string place, query;                ///< place: file and record
   std::vector<std::string> choices;
-  int64_t gold = 0;                        ///< index of the right one
-  std::string error = {};                  ///< why the record is no question; empty: it is one
+  int64_t gold = 0;                        ///< index of the correct choice
+  std::string error = {};                  ///< the fault of an invalid record; empty for a question
 };
 
 class ChoiceSet {
  public:
-  /// Reads the samples that prompt_source() says as questions, each with a query, choices and the index of the right one.
+  /// Reads the samples of prompt_source() as questions, each with a query, choices and the index of the right one.
   /// Throws UserError. With data.on_bad_sample=skip, records that are no questions are left out.
   ChoiceSet(const Config& config, const GenerationModel& model);
 
@@ -30,9 +30,9 @@ class ChoiceSet {
   std::vector<TokenizedText> texts_of_rank(int64_t rank, int64_t ranks) const;
   /// Returns an upper bound of the work of each of `ranks` ranks.
   TextsToGenerate work(int64_t ranks) const;
-  /// Why records were left out, one text each.
+  /// Returns the fault of each record that was left out.
   const std::vector<std::string>& left_out() const { return left_out_; }
-  /// "questions.json (the 20 samples held out by data.val_split_fraction)"
+  /// Returns "questions.json (the 20 samples held out by data.val_split_fraction)".
   const std::string& from() const { return from_; }
 
  private:
@@ -41,7 +41,7 @@ class ChoiceSet {
   std::string from_;
   std::vector<Question> questions_;
   std::vector<std::string> left_out_;
-  std::vector<std::vector<TokenizedText>> texts_;  // of each question
+  std::vector<std::vector<TokenizedText>> texts_;  // the texts of each question
   int64_t longest_ = 1, longest_source_ = 1;
 };
 

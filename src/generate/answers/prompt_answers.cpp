@@ -9,7 +9,7 @@ namespace blipft {
 
 namespace {
 
-// One text of a result. Its ids travel beside it, those of all texts in one list.
+// One text of a result. The ids of all texts are sent in a separate list.
 struct TextRecord {
   int64_t sample, ids;
   double score, seconds;

@@ -1,4 +1,5 @@
-// PromptAnswers: the texts that ranks generate for the prompts of a data set, for --generate, --evaluate and validations.
+// PromptAnswers: the texts that ranks generate for the prompts of a data set, for --generate, --evaluate and
+// validations.
 #pragma once
 
 #include <functional>
@@ -11,12 +12,13 @@ namespace blipft {
 
 class PromptAnswers {
  public:
-  /// Keeps references to all arguments. `threads`: of this rank that read pictures.
+  /// Keeps references to all arguments. `threads`: number of threads of this rank that read pictures.
   PromptAnswers(PromptSet& prompts, const Tokenizer& tokenizer, const GenerateSettings& settings, const World& world, int64_t threads);
-  /// Returns the calls with which a generator answers this rank's prompts. `see` is called with the pictures, from many
-  /// threads, and `done` with each result. Both may be empty.
+  /// Returns the callbacks with which a generator answers this rank's prompts. `see` is called with the pictures, from
+  /// several threads, and `done` with each result. Both may be empty.
   GeneratorCalls calls(const SeePicture& see = {}, const std::function<void(const TextResult&)>& done = {});
-  /// Returns the results of all ranks on rank 0, in the order of the samples, and none on the others. Called by all ranks.
+  /// Returns the results of all ranks on rank 0, in the order of the samples, and none on the others. Called by all
+  /// ranks.
   std::vector<TextResult> gather() const;
 
   const PromptedSample& prompt_of(const TextResult& result) const;
@@ -31,7 +33,7 @@ class PromptAnswers {
   const World& world_;
   int64_t threads_;
   AnswerText texts_;
-  std::vector<TextResult> results_;        // of this rank
+  std::vector<TextResult> results_;        // results of this rank
 };
 
 }  // namespace blipft

@@ -13,9 +13,10 @@ namespace blipft {
 
 namespace {
 
-// In a page: mail takes files of some 18 MB.
+// The limit of all thumbnails of a page, because mail accepts files of about 18 MB.
 constexpr int64_t kMaxBytes = int64_t{12} << 20;
-// kSide is the size on the page. A photo of this size takes about 14 KB in base64, so that kPictures of them fill kMaxBytes.
+// kSide is the size on the page. A photo of this size takes about 14 KB in base64, so that kPictures of them fill
+// kMaxBytes.
 constexpr int64_t kSide = 240, kMinSide = 64, kPictures = 800;
 
 int64_t side_of(int64_t pictures) {

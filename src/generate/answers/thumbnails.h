@@ -1,5 +1,5 @@
-// Small pictures of the samples that a rank answers, for the page: made as the pictures are read, and together no larger than
-// what can be mailed.
+// Thumbnails of the samples that a rank answers, for the page: made when the pictures are read, and together small
+// enough for mail.
 #pragma once
 
 #include <map>
@@ -19,9 +19,9 @@ class Thumbnails {
   Thumbnails(const std::vector<PromptedSample>& prompts, int64_t ranks);
   /// Adds the thumbnail of a prompt's picture unless it exists or exceeds this rank's size limit. Thread-safe.
   void add(int64_t prompt, const Image& image);
-  /// Each as "NUMBER BASE64", a line each, for the rank that writes the page.
+  /// Returns a line "NUMBER BASE64" for each thumbnail, for the rank that writes the page.
   const std::string& lines() const { return lines_; }
-  /// {a prompt's name: its picture as a JPEG in base64} of the lines of all ranks.
+  /// Returns {a prompt's name: its picture as a JPEG in base64} from the lines of all ranks.
   static std::map<std::string, std::string> of_lines(const std::vector<PromptedSample>& prompts,
                                                      const std::vector<std::string>& ranks);
 

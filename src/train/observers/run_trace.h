@@ -21,14 +21,14 @@ class RunTrace final : public TrainingObserver {
   /// checkpoint. `resources` must outlive the trace.
   RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t part);
   static std::string path(const Config& config, int64_t part, int64_t rank);
-  /// Returns the part number of a resumed run: one more than the highest of any rank in the output folder, as rank 0 sees
-  /// it. Called by all ranks, which get the same result. Throws AgreedError if the folder cannot be read.
+  /// Returns the part number of a resumed run: one more than the highest of any rank in the output folder, as rank 0
+  /// sees it. Called by all ranks, which get the same result. Throws AgreedError if the folder cannot be read.
   static int64_t next_part(const Config& config, const World& world);
   /// Returns the path of this rank's file.
   std::string path() const { return path(r_.config(), part_, r_.world.rank()); }
   void step(const StepEvent& event) override;
-  /// Records the owners' memory at the named moments of a pass and at its peak, with the gaps between their tensors, and
-  /// the driver's figures.
+  /// Records the owners' memory at the named moments of a pass and at its peak, with the gaps between their tensors,
+  /// and the driver's figures.
   void memory(const MemoryEvent& event) override;
   /// Records the memory that the owners hold at a moment outside of any pass, after `step` (-1: the set-up), at which
   /// the run used `bytes` bytes of scratch memory.

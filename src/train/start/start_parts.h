@@ -26,14 +26,14 @@ struct StartPart {
   std::function<bool()> applies = {};      ///< if it returns false on all ranks, the part is skipped
 };
 
-/// Runs the parts of a start. After an error of one rank this object must live on until all ranks have ended: its destructor
-/// waits for the threads.
+/// Runs the parts of a start. After an error of one rank this object must live on until all ranks have ended: its
+/// destructor waits for the threads.
 class StartParts {
  public:
   StartParts(const World& world, StartTimes& times) : world_(world), times_(times) {}
-  /// Runs the parts of a table in its order. A part begins when those that it needs are done. Called by all ranks with the same
-  /// table; throws what a part throws, on all ranks if it is local. Throws Error if a part needs one that is not above it, or if
-  /// no part needs a background part.
+  /// Runs the parts of a table in its order. A part begins when those that it needs are done. Called by all ranks with
+  /// the same table; throws what a part throws, on all ranks if it is local. Throws Error if a part needs one that is
+  /// not above it, or if no part needs a background part.
   void run(const std::vector<StartPart>& parts);
 
  private:

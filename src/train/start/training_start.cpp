@@ -1,4 +1,5 @@
-// The start of a training run; see training_start.h. The order of its parts is the table in TrainingStart::Parts::table().
+// The start of a training run; see training_start.h. The order of its parts is the table in
+// TrainingStart::Parts::table().
 #include "train/start/training_start.h"
 
 #include <algorithm>
@@ -31,8 +32,8 @@ constexpr const char* kTimesOnCpu = "BLIPFT_TIME_CHOICE_ON_CPU";
 // On CPUs, texts, weights during loading and the system's caches need memory too.
 constexpr double kShareOfHost = 0.5;
 
-// Returns the bytes that a rank may plan for: the free memory of its GPU plus that of its own process; on CPUs a share of
-// the machine's free memory. It is the smallest value of all ranks; called by all ranks.
+// Returns the bytes that a rank may plan for: the free memory of its GPU plus that of its own process; on CPUs a share
+// of the machine's free memory. It is the smallest value of all ranks; called by all ranks.
 MemoryLeft memory_left(const World& world, const Device& device, int64_t context_bytes) {
   const int64_t ranks = world.local_size();
   const auto host = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_host_memory() / ranks));
@@ -156,8 +157,8 @@ class TrainingStart::Parts {
   StartParts parts_;                       // last: its threads use the members above
 };
 
-// Claims output.path (a temporary folder in a trial) and the folder of the checkpoints, then finds the checkpoint to resume
-// from.
+// Claims output.path (a temporary folder in a trial) and the folder of the checkpoints, then finds the checkpoint to
+// resume from.
 bool TrainingStart::Parts::claim_folders() {
   RunIdentity& run = r_.run;
   world_.run_agreeing_on_errors([&] {                    // before anything is created, so that unreadable paths are reported
@@ -397,8 +398,8 @@ void TrainingStart::Parts::read_weights() {
   restore();
 }
 
-// Starts to compare the files of the weights on all ranks. Adapters of another run are compared only at the first start:
-// later they are in the checkpoints.
+// Starts to compare the files of the weights on all ranks. Adapters of another run are compared only at the first
+// start: later they are in the checkpoints.
 void TrainingStart::Parts::begin_to_check_weights() {
   WeightSources& from = r_.sources;
   std::vector<WeightFiles> files;

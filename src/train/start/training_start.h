@@ -10,7 +10,8 @@ namespace blipft {
 
 class TrainingStart {
  public:
-  /// Keeps references to both. After an error of one rank this object must live until all ranks have ended: see StartParts.
+  /// Keeps references to both. After an error of one rank this object must live until all ranks have ended: see
+  /// StartParts.
   TrainingStart(TrainingResources& resources, RunFaults& faults);
   ~TrainingStart();
   /// Fills the resources. Returns false if the run has ended before and there is nothing to do. Called by all ranks.
