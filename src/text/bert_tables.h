@@ -9,8 +9,8 @@ namespace blipft::bert_tables {
 
 // All ascending.
 extern const std::span<const unicode::CodePoints> removed;      ///< control characters and the like
-extern const std::span<const unicode::CodePoints> accents;      ///< marks that go where accents are stripped
-extern const std::span<const unicode::CodePoints> chinese;      ///< each a word of its own
-extern const std::span<const unicode::CodePoints> punctuation;  ///< likewise
+extern const std::span<const unicode::CodePoints> accents;      ///< marks that are removed if accents are stripped
+extern const std::span<const unicode::CodePoints> chinese;      ///< each is a separate word
+extern const std::span<const unicode::CodePoints> punctuation;  ///< each is a separate word
 
 }  // namespace blipft::bert_tables

@@ -38,7 +38,7 @@ CodePointSet all_that(const Holds& holds) {
   return out;
 }
 
-/// The members of a property that PCRE2 knows, as it has them.
+/// Returns the members of a property in PCRE2's Unicode, or nullopt if PCRE2 does not know it.
 std::optional<CodePointSet> pcre2_property(const std::string& name) {
   const std::string pattern = "\\p{" + name + "}++";
   int error = 0;
@@ -65,7 +65,8 @@ std::optional<CodePointSet> pcre2_property(const std::string& name) {
   return out;
 }
 
-/// The code points of a property in Unicode 16: those of PCRE2 and the added ones. `name` is in lowercase, without "_".
+/// Returns the code points of a property in Unicode 16: those of PCRE2 and the additions. `name` is in lowercase,
+/// without "_".
 std::optional<CodePointSet> property(const std::string& name, const std::string& pcre2_name) {
   std::optional<CodePointSet> out = pcre2_property(pcre2_name);
   for (const unicode::AddedMembers& range : unicode::added_members)
@@ -73,7 +74,7 @@ std::optional<CodePointSet> property(const std::string& name, const std::string&
   return out;
 }
 
-/// Code points whose general category's name begins with the letters: "L", "Lu".
+/// Returns the code points whose general category begins with `letters`: "L", "Lu".
 std::optional<CodePointSet> category_set(std::string_view name) {
   constexpr std::string_view names = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
   uint32_t wanted = 0;
@@ -91,11 +92,11 @@ CodePointSet categories(std::initializer_list<const char*> names) {
 
 CodePointSet alphabetic() { return united(*property("alphabetic", "Alphabetic"), categories({"L", "Nl"})); }
 
-/// The code points that are the same when case is ignored, by what they fold into.
+/// Returns groups of code points that are equal without case, by their case folding.
 const std::map<std::u32string, std::vector<uint32_t>>& case_groups() {
   static const auto groups = [] {
     std::map<std::u32string, std::vector<uint32_t>> out;
-    for (uint32_t c = 0; c < 0x20000; ++c) {  // no later character has a case
+    for (uint32_t c = 0; c < 0x20000; ++c) {  // later characters have no case
       if (c >= 0xD800 && c <= 0xDFFF) continue;
       const std::u32string folded = unicode::folded(c);
       if (folded == std::u32string{c}) continue;
@@ -157,7 +158,7 @@ std::optional<CodePointSet> named_set(const std::string& given, bool bracket) {
     category[0] = static_cast<char>(category[0] - 0x20);
     if (auto found = category_set(category)) return found;
   }
-  // PCRE2 has short names too ("hani"), which the additions have not.
+  // PCRE2 also has short names ("hani"); the additions do not.
   const auto is = [&](std::initializer_list<std::string_view> names) { return std::ranges::count(names, name) > 0; };
   const bool is_short = name.size() == 4 && !is({"ahom", "cham", "lisu", "modi", "newa", "thai", "toto"});
   if (is_short || is({"", "common", "inherited", "unknown"})) return std::nullopt;

@@ -1,4 +1,4 @@
-// Sets of code points, and those that patterns know by name.
+// Sets of code points, and the named sets of patterns.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace blipft {
 
-/// The places where membership changes, ascending: members from the first on, none from the second on, and so forth.
+/// Ascending code points at which membership changes: members from the first on, none from the second on, and so on.
 using CodePointSet = std::vector<uint32_t>;
 
 CodePointSet range_set(uint32_t first, uint32_t last);
@@ -18,13 +18,13 @@ CodePointSet complement(CodePointSet set);
 bool has(const CodePointSet& set, uint32_t code_point);
 
 /// Returns the code points that Oniguruma matches by \p{name} or, with `bracket`, by [[:name:]]: general categories,
-/// POSIX names and scripts, in Unicode 16. Returns null if the name is not known here.
+/// POSIX names and scripts, in Unicode 16. Returns null if the name is not supported.
 std::optional<CodePointSet> named_set(const std::string& name, bool bracket = false);
-/// The members and all that is the same when case is ignored. Several code points that are the same as one member ("ss"
-/// as "ß") are appended to `others`.
+/// Returns the members and all code points that equal one without case. Sequences that equal one member without case
+/// ("ss" and "ß") are appended to `others`.
 CodePointSet with_all_cases(const CodePointSet& set, std::vector<std::u32string>& others);
-/// Returns true if `text`, which is case-folded, ends with several code points that are the same as one code point when
-/// case is ignored: "ss" is the same as "ß".
+/// Returns true if `text`, which is case-folded, ends with several code points that equal a single one without case:
+/// "ss" equals "ß".
 bool folds_into_one(const std::u32string& text);
 
 }  // namespace blipft

@@ -7,7 +7,7 @@ namespace {
 
 constexpr char32_t capital_sigma = 0x3A3, final_sigma = 0x3C2, capital_i_with_dot = 0x130, dot_above = 0x307;
 
-// The Unicode Standard, table 3-17, as Java has it: what joins words, and digits, are looked through.
+// Final_Sigma of the Unicode Standard, table 3-17, as Java implements it: joiners of words and digits are skipped.
 bool ends_word(std::u32string_view text, size_t at) {
   const auto looked_through = [](char32_t c) {
     return unicode::is_mark(c) || unicode::is_number(c) || c == U'\'' || c == U'.' || c == U':' || c == U'-' ||

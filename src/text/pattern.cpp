@@ -32,7 +32,7 @@ struct Matcher {
   std::unique_ptr<pcre2_match_context, Freed<pcre2_match_context_free>> context{pcre2_match_context_create(nullptr)};
   std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>> stack{
       pcre2_jit_stack_create(32768, jit_stack_bytes, nullptr)};
-  std::string bytes;  ///< of the text's characters
+  std::string bytes;  ///< one byte for each character of the text
 
   Matcher() {
     pcre2_set_heap_limit(context.get(), max_heap_kib);
@@ -54,7 +54,8 @@ Pattern::Pattern(const std::string& expression, std::string place) {
   int error = 0;
   size_t at = 0;
   auto compiled = std::make_unique<Compiled>();
-  // Starts are not optimized: 10.42's JIT skips one of "(?>[op]+?p?+)p{2,}" in "popppp". Texts match nearly everywhere.
+  // PCRE2_NO_START_OPTIMIZE: 10.42's JIT skips a match of "(?>[op]+?p?+)p{2,}" in "popppp". Texts match nearly
+  // everywhere.
   compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.pcre2.data()), translated.pcre2.size(),
                                      PCRE2_NEVER_UTF | PCRE2_NEVER_UCP | PCRE2_NO_START_OPTIMIZE, &error, &at,
                                      nullptr));
@@ -87,7 +88,7 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
   }
   std::vector<std::pair<size_t, size_t>> found;
   const bool ascii = count == text.size();
-  size_t place = 0, character = 0;  // of the text: a byte, and the character that begins there
+  size_t place = 0, character = 0;  // a byte of the text, and the character that begins there
   const auto byte_at = [&](size_t wanted) {
     if (ascii) return wanted;
     for (; character < wanted; ++character)
@@ -110,7 +111,7 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
                       brief(compiled_->expression, 200), "\" takes too many steps from byte ", byte_at(from),
                       " on (PCRE2's error ", result, "), expected at most ", limit,
                       ". Use a tokenizer with another pattern.");
-    if (match[0] == match[1] && match[1] == last_end) {  // nothing, where the last match ended
+    if (match[0] == match[1] && match[1] == last_end) {  // an empty match at the end of the last match
       ++from;
       continue;
     }
@@ -124,9 +125,9 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
 
 namespace {
 
-using Piece = std::pair<std::string_view, bool>;  ///< and whether the pattern matched it
+using Piece = std::pair<std::string_view, bool>;  ///< a part of the text, and true if the pattern matched it
 
-/// Joins each matched piece to the one before it, unless that is matched too.
+/// Joins each matched piece to the previous one, unless that one is matched too.
 std::vector<Piece> merged(const std::vector<Piece>& pieces, bool backwards) {
   std::vector<Piece> out;
   bool matched = false;
@@ -149,7 +150,7 @@ void split_once(std::string_view text, const SplitStep& step, std::vector<std::s
   using enum SplitStep::Behavior;
   std::vector<Piece> pieces;
   size_t done = 0;
-  if (step.behavior == isolated) {  // most are
+  if (step.behavior == isolated) {  // the most frequent behavior
     for (const auto& [begin, end] : step.pattern->matches(text)) {
       if (begin > done) words.push_back(text.substr(done, begin - done));
       if (end > begin) words.push_back(text.substr(begin, end - begin));

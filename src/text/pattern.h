@@ -18,8 +18,8 @@ class Pattern {
   Pattern(const std::string& expression, std::string place);
   ~Pattern();
 
-  /// The first and the last byte + 1 of each match in well-formed UTF-8, as Oniguruma's search finds them one behind
-  /// the other. Throws UserError if that takes too many steps.
+  /// Returns [begin, end) in bytes of each successive match in well-formed UTF-8, as Oniguruma's search finds them.
+  /// Throws UserError if this takes too many steps.
   std::vector<std::pair<size_t, size_t>> matches(std::string_view text) const;
 
  private:
@@ -27,18 +27,18 @@ class Pattern {
   std::unique_ptr<const Compiled> compiled_;
 };
 
-/// How a text is split where the pattern matches. The names are those of tokenizer.json.
+/// How matches of the pattern split a text. The names are those of tokenizer.json.
 struct SplitStep {
   enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
   std::shared_ptr<const Pattern> pattern;
   Behavior behavior = Behavior::isolated;
-  bool inverted = false;  ///< what matches and what does not are exchanged
+  bool inverted = false;  ///< true: matched and unmatched parts are exchanged
 };
 
-/// The words that the steps leave of a text, one step behind the other; none is empty.
+/// Returns the words of a text after all steps, in order; no word is empty.
 std::vector<std::string_view> split(std::string_view text, const std::vector<SplitStep>& steps);
 
-/// GPT-2's, of which the files say nothing.
+/// The pattern of GPT-2, which its files do not contain.
 extern const char* const gpt2_expression;
 
 }  // namespace blipft

@@ -18,7 +18,7 @@ constexpr size_t max_pattern_bytes = 16384, max_sets = 1024, max_kinds = 256;
 constexpr int max_depth = 100;
 constexpr uint32_t max_repeats = 1000;
 constexpr const char* joined = "letters that case folding joins (\"ss\" and \"\u00df\")";
-constexpr char set_mark = '\x01';  // a set in a translation: the mark, its index and ";"
+constexpr char set_mark = '\x01';  // marks a set in a translation: the mark, its index and ";"
 
 class Translator {
  public:
@@ -40,7 +40,7 @@ class Translator {
   };
   struct Atom {
     std::string text;
-    bool repeats = true;  ///< a quantifier may follow
+    bool repeats = true;  ///< true if a quantifier may follow
   };
   /// One code point, or a set.
   struct Member {
@@ -65,7 +65,7 @@ class Translator {
     if (at_end()) refuse("the end");
     return text_[at_++];
   }
-  /// The text up to `end`, which is taken too.
+  /// Reads the text up to `end`, and skips `end`.
   std::string until(char32_t end) {
     std::string out;
     for (uint32_t c = next(); c != end; c = next()) unicode::append_utf8(out, c);
@@ -94,7 +94,7 @@ class Translator {
     return found->second;
   }
 
-  /// Up to the end or a ")", which stays.
+  /// Translates up to the end or a ")", which is not consumed.
   std::string alternatives(Options options, int depth) {
     if (depth > max_depth) refuse(concat("groups nested deeper than ", max_depth));
     std::string out;
@@ -115,13 +115,13 @@ class Translator {
       if (quantifier.empty()) return atom.text;
       if (!atom.repeats || count == 2) refuse("a quantifier behind what cannot be repeated");
       run_.clear();
-      // A group that is repeated takes stack for each repetition, a set does not.
+      // A repeated group uses stack for each repetition, a set does not.
       const bool is_set = atom.text.front() == set_mark && atom.text.find(';') + 1 == atom.text.size();
       atom.text = is_set ? atom.text + quantifier : "(?:" + atom.text + ")" + quantifier;
     }
   }
 
-  /// Empty: there is none.
+  /// Translates a quantifier; returns an empty text if there is none.
   std::string quantifier() {
     std::string out;
     if (takes(U"{")) {
@@ -134,7 +134,7 @@ class Translator {
       if (exact && sees(U"?")) refuse(concat("{", range, "}?"));
       if (low > 1 && !run_.empty() && folds_into_one(run_ + run_.back())) refuse(joined);
       out = exact ? concat("{", low, "}") : open ? concat("{", low, ",}") : concat("{", low, ",", high, "}");
-      return takes(U"?") ? out + '?' : out;  // "+" behind it repeats the repetition
+      return takes(U"?") ? out + '?' : out;  // a "+" after it repeats the repetition
     }
     for (const char32_t sign : {U'*', U'+', U'?'})
       if (takes({&sign, 1})) {
@@ -195,8 +195,8 @@ class Translator {
       });
       if (found != std::end(known)) {
         opening = concat("(?", *found);
-        repeats = found < known + 2;       // the others only look
-      } else if (read_options(options)) {  // for all alternatives to the end of the group around it
+        repeats = found < known + 2;       // the others are lookarounds
+      } else if (read_options(options)) {  // holds for all alternatives to the end of the enclosing group
         return {"(?:" + alternatives(options, depth + 1) + ")", false};
       }
     }
@@ -207,7 +207,7 @@ class Translator {
     return {opening + inside + ")", repeats};
   }
 
-  /// Reads "i-m:" or "i)" behind "(?". True: the latter.
+  /// Reads "i-m:" or "i)" after "(?". Returns true for the latter.
   bool read_options(Options& options) {
     for (bool on = true;;) {
       const uint32_t c = next();
@@ -224,7 +224,7 @@ class Translator {
     }
   }
 
-  /// Behind "\": what is no one character. Null: a character follows.
+  /// Translates an escape after "\" that is not one character. Returns nullopt if a character follows.
   std::optional<Atom> anchor() {
     const auto is = [&](std::u32string_view name) { return takes(name) && (run_.clear(), true); };
     if (is(U"A")) return Atom{"\\A", false};
@@ -242,7 +242,7 @@ class Translator {
     return united(range_set('\n', '\r'), united(range_set(0x85, 0x85), range_set(0x2028, 0x2029)));
   }
 
-  /// Behind "\".
+  /// Reads an escaped character or set after the backslash.
   Member escape(bool in_bracket) {
     const uint32_t c = next();
     constexpr std::u32string_view letters = U"tnrfvae", controls = U"\t\n\r\f\v\a\x1b";
@@ -290,10 +290,10 @@ class Translator {
     return out + ")";
   }
 
-  /// Behind "[" or "[^", up to and with "]".
+  /// Reads the members of a bracket after "[" or "[^", including the "]".
   CodePointSet bracket_members(int depth) {
     if (depth > max_depth) refuse(concat("sets nested deeper than ", max_depth));
-    std::optional<CodePointSet> left;  // of "&&"
+    std::optional<CodePointSet> left;  // the left side of "&&"
     CodePointSet members;
     bool empty = true;
     for (;;) {
@@ -337,7 +337,7 @@ class Translator {
     return inverted(bracket_members(depth + 1), inverts);
   }
 
-  /// Gives each kind of code points, those that are in the same sets, a byte.
+  /// Assigns a byte to each class of code points that are in the same sets.
   TranslatedPattern with_bytes(const std::string& text) const {
     std::vector<const CodePointSet*> sets(sets_.size());
     std::vector<uint32_t> places{0, unicode::code_points};
@@ -381,7 +381,7 @@ class Translator {
   size_t at_ = 0;
   std::map<CodePointSet, size_t> sets_;
   std::map<std::pair<std::string, bool>, CodePointSet> named_;
-  std::u32string run_;  ///< literals behind one another where case is ignored, folded
+  std::u32string run_;  ///< successive literals without case, folded
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From Oniguruma's regular expressions, in which tokenizer.json splits texts, to PCRE2's.
+// Translates Oniguruma's regular expressions, which tokenizer.json uses, to PCRE2's.
 //
 // The two differ in ways that compile without a word: "x{1,3}+" repeats a repetition in one and is possessive in the
 // other, "\h" is a digit or a space, "&&" an intersection or two characters, "\s" and scripts have other members. So
@@ -14,11 +14,11 @@
 namespace blipft {
 
 struct TranslatedPattern {
-  std::string pcre2;             ///< for PCRE2 without UTF
-  std::vector<uint8_t> byte_of;  ///< [code points]: the byte that stands for it
+  std::string pcre2;             ///< the pattern for PCRE2 without UTF
+  std::vector<uint8_t> byte_of;  ///< [code points]: the byte of each code point's class
 };
 
-/// `expression`: well-formed UTF-8, in Oniguruma's default syntax, which is Ruby's but for a few options. `place` (file
+/// `expression`: well-formed UTF-8, in Oniguruma's default syntax (Ruby's, with a few other options). `place` (file
 /// and key) begins the message of a UserError about what is not supported.
 TranslatedPattern translate_pattern(const std::string& expression, const std::string& place);
 

@@ -1,5 +1,5 @@
-// The tokenizer of byte-pair encoding, and of Unigram and WordPiece in its place: added tokens are cut out of the text,
-// the rest is normalised, split into words and merged.
+// The tokenizer for byte-pair encoding, Unigram and WordPiece: it cuts added tokens out of the text, normalizes the
+// rest, splits it into words, and encodes these.
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -16,7 +16,7 @@
 namespace blipft {
 namespace {
 
-/// Normalising may make a text longer; a file whose steps double it again and again is refused.
+/// The largest growth of a text by normalizing; a file whose steps double a text repeatedly is refused.
 constexpr size_t max_growth = 64, max_growth_of_short = size_t{1} << 16;
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to,
@@ -56,7 +56,8 @@ class BpeTokenizer final : public FileTokenizer {
       if (token.normalized) {
         const std::string content = normalized(token.content);
         normalized_tokens_.add(token, content);
-        // The Hugging Face library gives back what it looks for, and knows special tokens by their text.
+        // The Hugging Face library decodes to the text that it searched for, and identifies special tokens by their
+        // text.
         if (content != token.content) table().add(token.id, content, false);
       } else {
         raw_tokens_.add(token, token.content);
@@ -65,18 +66,18 @@ class BpeTokenizer final : public FileTokenizer {
   }
 
  private:
-  /// Normalised text between added tokens, or one of these.
+  /// Normalized text between added tokens, or an added token.
   struct Part {
     TextPiece piece;
-    std::string text;    ///< as its words are taken from it
-    size_t begin = 0;    ///< in the normalised text
-    bool first = false;  ///< nothing stands before it
+    std::string text;    ///< the text that is split into words
+    size_t begin = 0;    ///< position in the normalized text
+    bool first = false;  ///< true if it begins the text
     size_t first_id = 0;
-    std::vector<size_t> ends = {};  ///< of its ids, in `text`; filled when a place in it is looked up
-    size_t counted = 0, spaces = 0;  ///< how many spaces the first `counted` bytes of the piece have
+    std::vector<size_t> ends = {};  ///< ends of its ids in `text`; filled at the first lookup of a position
+    size_t counted = 0, spaces = 0;  ///< the number of spaces in the first `counted` bytes of the piece
   };
-  /// The size of the first `raw` bytes of a piece when normalised. Places ascend, and each continues from the one
-  /// before it.
+  /// The size of the first `raw` bytes of a piece after normalizing. Positions ascend, so each lookup continues the
+  /// previous one.
   struct NormalizedPrefix {
     size_t raw = 0, size = 0;
   };
@@ -130,7 +131,7 @@ class BpeTokenizer final : public FileTokenizer {
     return ids;
   }
 
-  /// Appends the ids of normalised text; `first`: nothing stands before it.
+  /// Appends the ids of normalized text; `first`: it begins the text.
   std::vector<Part> encode_clean(const std::string& clean, bool first, const EncodeOptions& options,
                                  std::vector<int32_t>& ids) const {
     std::vector<TextPiece> pieces;
@@ -150,7 +151,7 @@ class BpeTokenizer final : public FileTokenizer {
     return parts;
   }
 
-  /// The index of the id that stands for byte `place` of the normalised text.
+  /// Returns the index of the id that covers byte `place` of the normalized text.
   size_t index_at(std::vector<Part>& parts, const std::vector<int32_t>& ids, std::string_view clean,
                   size_t place) const {
     if (parts.empty()) return ids.size();
@@ -186,8 +187,8 @@ class BpeTokenizer final : public FileTokenizer {
     return out;
   }
 
-  /// The size of normalised text before a place. Normalising begins anew at an ASCII character, which never combines
-  /// with what is before it, so that a text of many places takes linear time.
+  /// Returns the size of the normalized text before a position. Normalizing restarts at an ASCII character, which never
+  /// combines with the character before it, so that many positions take linear time.
   size_t normalized_size(std::string_view text, size_t place, NormalizedPrefix& known) const {
     const auto& steps = spec().normalizer;
     const auto joins = [](const NormalizerStep& step) {
@@ -196,7 +197,7 @@ class BpeTokenizer final : public FileTokenizer {
     if (place < known.raw || std::any_of(steps.begin(), steps.end(), joins)) return normalized(text.substr(0, place)).size();
     const auto size_of = [&](size_t from, size_t to) {
       const size_t size = normalized(text.substr(from, to - from)).size();
-      return size - (from > 0 && to > from ? normalized("a").size() - 1 : 0);  // without what is put before a text
+      return size - (from > 0 && to > from ? normalized("a").size() - 1 : 0);  // without the prefix of a text
     };
     size_t cut = place;
     while (cut > known.raw && (cut == text.size() || static_cast<unsigned char>(text[cut]) >= 0x80)) --cut;
@@ -204,10 +205,10 @@ class BpeTokenizer final : public FileTokenizer {
     return known.size + size_of(cut, place);
   }
 
-  /// Normalised text between added tokens as its words are taken from it; `first`: nothing stands before it.
+  /// Returns normalized text between added tokens with the prefix for splitting; `first`: it begins the text.
   std::string with_prefix(std::string_view text, bool first) const {
     const auto& metaspace = spec().metaspace;
-    if (unigram_) return std::string(text);  // each word has its own
+    if (unigram_) return std::string(text);  // each word has its own prefix
     if (!metaspace) return (spec().add_prefix_space && !text.starts_with(' ') ? " " : "") + std::string(text);
     std::string marked = replaced(text, " ", metaspace->replacement);
     const bool prepend = metaspace->prepend == Metaspace::Prepend::always ||
@@ -216,7 +217,7 @@ class BpeTokenizer final : public FileTokenizer {
     return marked;
   }
 
-  /// The size of the first `bytes` bytes of a part's normalised text, with what is put before it: that belongs to its
+  /// Returns the size of the first `bytes` bytes of a part's normalized text including the prefix, which belongs to the
   /// first character.
   size_t size_with_prefix(std::string_view clean, size_t bytes, Part& part) const {
     if (bytes == 0 || unigram_) return bytes;
@@ -231,7 +232,7 @@ class BpeTokenizer final : public FileTokenizer {
            replaced(clean.substr(0, mark.size()), " ", mark).size();
   }
 
-  /// T5's words: what white space parts, each with the mark before it, and again parted where it has marks.
+  /// Encodes T5's words: separated by white space, each with a mark before it, and split again at marks inside.
   void encode_unigram(std::string_view text, std::vector<int32_t>& ids) const {
     const std::string& mark = spec().metaspace->replacement;
     for (size_t begin = 0, next = 0; begin < text.size(); begin = next) {
@@ -259,7 +260,7 @@ class BpeTokenizer final : public FileTokenizer {
     for (const std::string_view word : words_of(text)) model_.encode_word(word, ids);
   }
 
-  /// The words of the byte-pair encoding. Not all of the text is in them.
+  /// Returns the words of the byte-pair encoding. They need not cover the whole text.
   std::vector<std::string_view> words_of(std::string_view text) const {
     if (!spec().metaspace || !spec().metaspace->split) return split(text, spec().split);
     const std::string& mark = spec().metaspace->replacement;

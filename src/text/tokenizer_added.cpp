@@ -8,7 +8,7 @@
 namespace blipft {
 namespace {
 
-/// The start of the last character of `text`, which is not empty.
+/// Returns the start of the last character of `text`, which is not empty.
 size_t last_character(std::string_view text) {
   size_t position = text.size() - 1;
   while (position > 0 && (static_cast<uint8_t>(text[position]) & 0xC0) == 0x80) --position;
@@ -32,7 +32,7 @@ bool AddedTokenFinder::is_space(uint32_t code_point) const {
   return unicode::is_space(code_point) || (space_ == Space::python && code_point >= 0x1C && code_point <= 0x1F);
 }
 
-/// Start of the white space that `text` ends with.
+/// Returns the start of the white space at the end of `text`.
 size_t AddedTokenFinder::trailing_space(std::string_view text) const {
   while (!text.empty()) {
     const size_t last = last_character(text);
@@ -43,7 +43,7 @@ size_t AddedTokenFinder::trailing_space(std::string_view text) const {
   return text.size();
 }
 
-/// Length of the white space that `text` starts with.
+/// Returns the length of the white space at the start of `text`.
 size_t AddedTokenFinder::leading_space(std::string_view text) const {
   for (size_t position = 0; position < text.size();) {
     const size_t begin = position;
@@ -56,7 +56,7 @@ void AddedTokenFinder::add(const AddedToken& token, const std::string& content) 
   if (content.empty()) return;
   Group& group = by_first_byte_[static_cast<uint8_t>(content[0])];
   group.lengths.insert(content.size());
-  group.tokens.emplace(content, token);    // of two with one content the first counts
+  group.tokens.emplace(content, token);    // of two tokens with equal content the first counts
 }
 
 const AddedTokenFinder::Entry* AddedTokenFinder::match(std::string_view text) const {
@@ -69,7 +69,7 @@ const AddedTokenFinder::Entry* AddedTokenFinder::match(std::string_view text) co
 }
 
 void AddedTokenFinder::split(std::string_view text, bool split_special_tokens, std::vector<TextPiece>& pieces) const {
-  size_t done = 0, space_end = 0;          // space_end: of the white space that was looked at last
+  size_t done = 0, space_end = 0;          // space_end: end of the last examined white space
   for (size_t at = 0; at < text.size();) {
     const Entry* entry = match(text.substr(at));
     if (entry == nullptr) {
@@ -81,7 +81,7 @@ void AddedTokenFinder::split(std::string_view text, bool split_special_tokens, s
     const AddedToken& token = entry->second;
     if (token.special && split_special_tokens) continue;
     if (token.single_word && (ends_with_word(text.substr(0, found)) || starts_with_word(text.substr(at)))) continue;
-    // White space that an earlier token's rstrip took is not there any more.
+    // White space that an earlier token's rstrip removed is skipped.
     size_t begin = std::max(found, done), end = at;
     if (token.lstrip && found > done) begin = done + trailing_space(text.substr(done, found - done));
     if (token.rstrip) {

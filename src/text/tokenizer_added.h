@@ -1,4 +1,4 @@
-// Added tokens: those that are looked for in the text before the model sees the rest.
+// Added tokens: found in the text before the model encodes the rest.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@ namespace blipft {
 struct AddedToken {
   std::string content;
   int32_t id = -1;
-  bool special = false;      ///< not looked for where special tokens count as text
-  bool lstrip = false;       ///< swallows the white space before it
-  bool rstrip = false;       ///< swallows the white space behind it
-  bool single_word = false;  ///< only where no word character touches it
-  bool normalized = true;    ///< looked for in the normalised text, after the others were found in the text as given
+  bool special = false;      ///< not searched for if special tokens count as text
+  bool lstrip = false;       ///< removes the white space before it
+  bool rstrip = false;       ///< removes the white space after it
+  bool single_word = false;  ///< found only without an adjacent word character
+  bool normalized = true;    ///< searched for in the normalized text, after the others were found in the original text
 };
 
 /// A part of a text: an added token (id >= 0) or plain text.
@@ -30,10 +30,10 @@ struct TextPiece {
   std::string_view text;
 };
 
-/// Finds added tokens: leftmost first, and the longest of those that start at one place.
+/// Finds added tokens: leftmost first, and the longest of those that start at one position.
 class AddedTokenFinder {
  public:
-  /// White space as lstrip and rstrip see it: \s, or what Python's str.strip() takes.
+  /// The white space of lstrip and rstrip: \s, or that of Python's str.strip().
   enum class Space { regex, python };
   explicit AddedTokenFinder(Space space = Space::regex) : space_(space) {}
   void add(const AddedToken& token, const std::string& content);
@@ -45,7 +45,7 @@ class AddedTokenFinder {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
-  /// Tokens that begin with the same byte, by their content, and the lengths that there are. A file may add any number.
+  /// Tokens that begin with the same byte, by their content, and their different lengths. A file may add any number.
   struct Group {
     std::set<size_t, std::greater<>> lengths;
     std::unordered_map<std::string, AddedToken, Hash, std::equal_to<>> tokens;

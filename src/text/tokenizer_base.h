@@ -26,7 +26,7 @@ class FileTokenizer : public Tokenizer {
     TextPlaces repaired;
     repaired.bytes = repaired_places(text, places.bytes);
     std::vector<int32_t> ids = encode_text(unicode::repair_utf8(text), by_files({}), repaired);
-    repaired.ids.resize(repaired.bytes.size(), std::max<size_t>(ids.size(), 1) - 1);  // those at the text's end
+    repaired.ids.resize(repaired.bytes.size(), std::max<size_t>(ids.size(), 1) - 1);  // positions at the text's end
     places.ids = std::move(repaired.ids);
     return ids;
   }
@@ -46,10 +46,10 @@ class FileTokenizer : public Tokenizer {
 
  protected:
   TokenTable& table() { return table_; }
-  /// Ids of well-formed UTF-8, and places.ids of those places that lie before its end.
+  /// Returns the ids of well-formed UTF-8, and sets places.ids for the positions before its end.
   virtual std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
                                            TextPlaces& places) const = 0;
-  /// Appends the ids of the places before byte `end` of the text; index_of(byte): the index of a byte's id.
+  /// Appends the id indices of the positions before byte `end` of the text; index_of(byte): the index of a byte's id.
   template <class IndexOf>
   static void resolve(TextPlaces& places, size_t end, const IndexOf& index_of) {
     while (places.ids.size() < places.bytes.size() && places.bytes[places.ids.size()] < end)
@@ -59,14 +59,14 @@ class FileTokenizer : public Tokenizer {
   BpeSpec take_model() { return std::move(spec_.bpe); }
 
  private:
-  // Returns where `bytes` of a text (ascending) lie in the repaired text, in time linear in the text. A text can be
-  // repaired in parts that begin with the first byte of a character.
+  // Returns the positions of `bytes` of a text (ascending) in the repaired text, in time linear in the text. A text can
+  // be repaired in parts that begin with the first byte of a character.
   static std::vector<size_t> repaired_places(std::string_view text, const std::vector<size_t>& bytes) {
     const auto continues = [&](size_t at) { return at < text.size() && (text[at] & 0xc0) == 0x80; };
     std::vector<size_t> places;
-    size_t done = 0, size = 0;             // of the text and of the repaired text
+    size_t done = 0, size = 0;             // bytes of the text and of the repaired text
     for (const size_t byte : bytes) {
-      size_t first = byte;                 // of the character that the byte belongs to
+      size_t first = byte;                 // first byte of the character that contains the byte
       while (first > done && continues(first)) --first;
       size += unicode::repair_utf8(text.substr(done, first - done)).size();
       done = first;

@@ -11,16 +11,16 @@
 namespace blipft {
 namespace {
 
-constexpr std::string_view word_start = "\u2581";  // SentencePiece's stand-in for the space before a word
+constexpr std::string_view word_start = "\u2581";  // SentencePiece's symbol for the space before a word
 
-/// "<0xE2>"
+/// Returns "<0xE2>" for 0xE2.
 std::string byte_token(uint8_t byte) {
   char text[8];
   std::snprintf(text, sizeof(text), "<0x%02X>", byte);
   return text;
 }
 
-/// Length of the UTF-8 form that starts with this byte.
+/// Returns the length of the UTF-8 sequence that starts with this byte.
 size_t character_length(char lead) {
   const auto byte = static_cast<uint8_t>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
@@ -29,7 +29,7 @@ size_t character_length(char lead) {
 }  // namespace
 
 const std::array<std::string, 256>& byte_symbols() {
-  // Printable Latin-1 stands for itself; the rest is moved to U+0100 and up, in order.
+  // Printable Latin-1 maps to itself; other bytes map to U+0100 and up, in order.
   static const std::array<std::string, 256> symbols = [] {
     std::array<std::string, 256> table;
     uint32_t moved = 0x100;
@@ -86,7 +86,7 @@ void BpeModel::read_merges(const std::string& file) {
   }
 }
 
-/// Then the words of a long text, each with the "\u2581" it starts with, can be merged apart from each other.
+/// If true, the words of a long text, each with its leading "\u2581", can be merged independently.
 bool BpeModel::no_merge_reaches_back_over_a_word_start() const {
   if (spec_.byte_level || spec_.ignore_merges || !spec_.vocab.contains(std::string(word_start))) return false;
   for (const auto& [left, right] : spec_.merges)
@@ -113,13 +113,13 @@ BpeModel::Symbol BpeModel::symbol_of(std::string_view character) const {
 std::vector<int32_t> BpeModel::first_symbols(std::string_view word) const {
   std::vector<int32_t> ids;
   ids.reserve(word.size());
-  bool unknown = false;  // an unknown token that is still to be put
+  bool unknown = false;  // an unknown token that was not appended yet
   const auto put = [&](const Symbol& symbol) {
     if (symbol.id >= 0) {
       if (unknown) ids.push_back(spec_.unknown_id);
       unknown = false;
       ids.push_back(symbol.id);
-    } else if (!symbol.bytes.empty()) {  // a waiting unknown token comes behind them, as in the Hugging Face library
+    } else if (!symbol.bytes.empty()) {  // a waiting unknown token comes after them, as in the Hugging Face library
       ids.insert(ids.end(), symbol.bytes.begin(), symbol.bytes.end());
     } else if (spec_.unknown_id >= 0) {
       if (unknown && !spec_.fuse_unknown) ids.push_back(spec_.unknown_id);
@@ -164,7 +164,7 @@ std::vector<int32_t> BpeModel::merge_word(std::string_view word) const {
     const Candidate top = queue.top();
     queue.pop();
     const int64_t at = top.position, after = next[at];
-    if (ids[at] != top.left || after >= count || ids[after] != top.right) continue;  // merged away meanwhile
+    if (ids[at] != top.left || after >= count || ids[after] != top.right) continue;  // already merged
     ids[at] = top.joined;
     ids[after] = -1;
     next[at] = next[after];
@@ -187,7 +187,7 @@ void BpeModel::encode_word(std::string_view word, std::vector<int32_t>& ids) con
   }
 }
 
-/// Returns how many bytes of `text`, which begins with a character without a token, one unknown token stands for.
+/// Returns the number of bytes of `text` that one unknown token covers. `text` begins with a character without a token.
 size_t BpeModel::unknown_length(std::string_view text) const {
   size_t length = 0;
   while (length < text.size()) {

@@ -13,35 +13,35 @@
 
 namespace blipft {
 
-/// GPT-2's printable stand-in for each byte, as UTF-8: byte 0x20 is "Ġ".
+/// GPT-2's printable symbol for each byte, as UTF-8: byte 0x20 is "Ġ".
 const std::array<std::string, 256>& byte_symbols();
 
 /// The description of a BPE model in the tokenizer files.
 struct BpeSpec {
   std::unordered_map<std::string, int32_t> vocab;           // token -> id
   std::vector<std::pair<std::string, std::string>> merges;  // in the order of their rank
-  bool byte_level = false;     // tokens spell bytes by GPT-2's stand-ins; else they spell characters
-  bool byte_fallback = false;  // a character without a token becomes "<0xE2>" and so on, where these are tokens
+  bool byte_level = false;     // tokens consist of GPT-2's byte symbols; else of characters
+  bool byte_fallback = false;  // a character without a token becomes "<0xE2>" and so on, if these are tokens
   int32_t unknown_id = -1;     // for a character without a token; -1: such characters are dropped
-  bool fuse_unknown = false;   // one unknown token for a run of them
-  bool ignore_merges = false;  // a word that is a token itself is taken whole
+  bool fuse_unknown = false;   // one unknown token for a run of such characters
+  bool ignore_merges = false;  // a word that is a token is not split
 };
 
 /// Thread-safe after construction.
 class BpeModel {
  public:
-  /// Throws UserError, naming `file`, when a merge uses or makes a token that the vocabulary lacks.
+  /// Throws UserError, naming `file`, if a merge uses or makes a token that is not in the vocabulary.
   BpeModel(BpeSpec spec, const std::string& file);
   /// Appends the ids of one word: well-formed UTF-8, of any length.
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
-  /// Returns where each of `ids` ends in `words`, whose ids they are.
+  /// Returns the end of each of `ids` in `words`, whose ids they are.
   std::vector<size_t> ends_of(std::string_view words, std::span<const int32_t> ids) const;
 
  private:
   struct Merge {
     int32_t rank, id;
   };
-  /// A character's first tokens: one id, or the ids of its bytes, or none.
+  /// The initial tokens of a character: one id, or the ids of its bytes, or none.
   struct Symbol {
     int32_t id = -1;
     std::vector<int32_t> bytes;
@@ -67,12 +67,12 @@ class BpeModel {
 
   static constexpr size_t shards_ = 8, words_per_shard_ = 4096, longest_cached_word_ = 64;
   BpeSpec spec_;
-  std::array<Symbol, 256> byte_symbols_;                // byte_level
+  std::array<Symbol, 256> byte_symbols_;                // used if byte_level
   std::unordered_map<uint32_t, int32_t> characters_;    // code point -> id
-  std::array<int32_t, 256> fallback_ids_{};             // byte_fallback: of "<0x00>" and so on; -1: no token
+  std::array<int32_t, 256> fallback_ids_{};             // used if byte_fallback: ids of "<0x00>" and so on; -1: no token
   std::unordered_map<uint64_t, Merge> merge_of_;        // pair_key -> merge
   bool split_at_word_starts_ = false;
-  std::vector<uint32_t> lengths_;                       // of each id: how many bytes of a word it stands for
+  std::vector<uint32_t> lengths_;                       // [ids]: the number of bytes of a word that the id covers
   mutable std::array<CacheShard, shards_> cache_;
 };
 

@@ -1,4 +1,4 @@
-// The parts that transformers 5 builds itself for some classes of tokenizers, whatever tokenizer.json says.
+// The parts that transformers 5 builds itself for some classes of tokenizers; it ignores those of tokenizer.json.
 #include "text/tokenizer_classes.h"
 
 #include "text/tokenizer_json.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr const char* qwen2_expression =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-/// BertTokenizer's, and its post_processor.
+/// Sets the parts of BertTokenizer and its post_processor.
 void put_parts_of_bert(const Json& config, Json& json) {
   const auto name_of = [&](const char* key, const char* otherwise) {
     const std::string name = content_of(member(config, key));
@@ -34,7 +34,7 @@ void put_parts_of_bert(const Json& config, Json& json) {
   json["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
 }
 
-/// Puts in the parts of T5Tokenizer and its post_processor. Only the precompiled one of the file's normalizers stays.
+/// Sets the parts of T5Tokenizer and its post_processor. Only the precompiled one of the file's normalizers stays.
 void put_parts_of_t5(const Json& config, Json& json) {
   const Json normalizer = member(json, "normalizer"), &parts = member(normalizer, "normalizers");
   json["normalizer"] = nullptr;
@@ -76,7 +76,7 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
     model.update({{"unk_token", unknown.empty() ? "<unk>" : unknown}, {"fuse_unk", true}, {"byte_fallback", true},
                   {"ignore_merges", false}});
     json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
-    json["pre_tokenizer"] = nullptr;        // a Split at spaces, of which there are none then
+    json["pre_tokenizer"] = nullptr;        // a Split at spaces, which no longer occur
     json["decoder"] = spaces_decoder(false);
   } else if (tokenizer_class == "BertTokenizer") {
     put_parts_of_bert(config, json);

@@ -7,8 +7,8 @@
 
 namespace blipft::tokenizer_json {
 
-/// Puts the parts that `tokenizer_class` (without "Fast") builds itself into `json`, a whole tokenizer.json, in place
-/// of the file's; post_processor (but of BertTokenizer and T5Tokenizer) and tokens stay. `config` is
+/// Replaces parts of `json`, a whole tokenizer.json, by those that `tokenizer_class` (without "Fast") builds itself.
+/// The tokens stay, and the post_processor except with BertTokenizer and T5Tokenizer. `config` is
 /// tokenizer_config.json.
 void put_parts_of_class(const std::string& tokenizer_class, const nlohmann::json& config, nlohmann::json& json);
 

@@ -1,7 +1,7 @@
 // Decoders as streams; see tokenizer_decode.h.
 //
-// The streams pass on pieces of tokens. A decoder that looks at a token as a whole comes before those that make one
-// long token of all, so that each piece of the latter can be given on as it comes.
+// The streams pass on pieces of tokens. Decoders that need whole tokens come before those that join all tokens, so that
+// the latter can pass on each piece immediately.
 #include "text/tokenizer_decode.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 struct Piece {
   std::string text;
-  bool begins = true;                       ///< of a token: it is its first piece
+  bool begins = true;                       ///< true for the first piece of a token
 };
 using Pieces = std::vector<Piece>;
 
@@ -25,7 +25,7 @@ class Stage {
  public:
   virtual ~Stage() = default;
   virtual void take(Piece piece, Pieces& out) = 0;
-  virtual void finish(Pieces& out) { (void)out; }  ///< gives what it holds; it is as new then
+  virtual void finish(Pieces& out) { (void)out; }  ///< passes on everything it holds, and resets it
 };
 
 std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
@@ -42,7 +42,7 @@ size_t whole_characters(std::string_view bytes) {
     const auto lead = static_cast<uint8_t>(bytes[bytes.size() - tail]);
     if ((lead & 0xC0) == 0x80) continue;
     const size_t length = lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 1;
-    size_t read = bytes.size() - tail;      // one ill-formed part to the end: a character that may be whole yet
+    size_t read = bytes.size() - tail;      // one ill-formed part at the end: a character that may still be completed
     (void)unicode::next_code_point(bytes, read);
     return length > tail && read == bytes.size() ? bytes.size() - tail : bytes.size();
   }
@@ -66,7 +66,7 @@ class ByteLevelStage final : public Stage {
   }
 
  private:
-  /// A token with a character that stands for no byte is text as it is.
+  /// A token with a character that is no byte symbol is unchanged text.
   void append_bytes(const std::string& token) {
     static const std::unordered_map<uint32_t, char> byte_of = [] {
       std::unordered_map<uint32_t, char> table;
@@ -200,7 +200,7 @@ class WordPieceStage final : public Stage {
 
 using Replacement = std::pair<const char*, const char*>;
 
-/// In this order, each over the whole text. WordPiece's has one more than transformers'.
+/// Applied in this order, each to the whole text. WordPiece has one more than transformers.
 constexpr Replacement cleanings[] = {{" .", "."}, {" ?", "?"},     {" !", "!"},          {" ,", ","},    {" ' ", "'"},
                                      {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
                                      {" 're", "'re"}};

@@ -1,4 +1,4 @@
-// From ids back to text: the decoders of tokenizer.json, as streams. The rules are those of the Hugging Face library
+// Decoding of ids to text: the decoders of tokenizer.json, as streams. The rules are those of the Hugging Face library
 // tokenizers (decode_chain of each decoder) and of transformers' clean_up_tokenization.
 #pragma once
 
@@ -11,34 +11,34 @@
 
 namespace blipft {
 
-/// One decoder of a Sequence. Each takes the tokens that the one before gives.
+/// One decoder of a Sequence. Each receives the tokens of the previous one.
 struct DecoderStep {
   enum class Kind {
-    byte_level,     ///< GPT-2's stand-ins become bytes, all tokens one text
-    replace,        ///< `from` becomes `to`
+    byte_level,     ///< GPT-2's byte symbols become bytes, and all tokens one text
+    replace,        ///< replaces `from` by `to`
     byte_fallback,  ///< runs of "<0xE2>" become characters; a run that is no UTF-8 becomes U+FFFD for each byte
     fuse,           ///< all tokens become one
-    strip,          ///< at most `count` of `from`, a character, go from a token's beginning
-    metaspace,      ///< `from` becomes a space, and with `count` > 0 nothing in the first token
-    word_piece,     ///< a space before each token but the first and those that begin with `from`, which goes
-    clean_spaces,   ///< of a token: no spaces before punctuation and n't, as WordPiece's cleanup has it
+    strip,          ///< removes at most `count` of the character `from` at a token's start
+    metaspace,      ///< replaces `from` by a space, and with `count` > 0 removes it in the first token
+    word_piece,     ///< adds a space before each token but the first and those that begin with `from`, which is removed
+    clean_spaces,   ///< removes spaces before punctuation and n't in a token, as WordPiece's cleanup does
   } kind = Kind::fuse;
   std::string from, to;
   int64_t count = 0;
 };
 
 struct DecoderSpec {
-  std::vector<DecoderStep> steps;  ///< empty: a space stands between tokens
-  std::string unsupported;         ///< what cannot be done, for the message of whoever decodes; empty: nothing
+  std::vector<DecoderStep> steps;  ///< empty: tokens are separated by a space
+  std::string unsupported;         ///< the decoder that is not supported, for the error message; empty: none
   bool clean_up = false;           ///< transformers' clean_up_tokenization() over the whole text
 };
 
-/// The token of each id.
+/// The tokens by id.
 class TokenTable {
  public:
-  /// Tokens added later replace others of the same id.
+  /// Adds a token; it replaces an earlier one of the same id.
   void add(int32_t id, const std::string& token, bool special);
-  /// Null: there is no such token.
+  /// Returns null if there is no such token.
   const std::string* find(int32_t id) const {
     const bool known = id >= 0 && static_cast<size_t>(id) < tokens_.size() && tokens_[static_cast<size_t>(id)].known;
     return known ? &tokens_[static_cast<size_t>(id)].text : nullptr;

@@ -1,6 +1,5 @@
-// Finding the tokenizer's files, and reading vocab.json, merges.txt and the special-token files. The rules for which
-// file's word counts are those of transformers' tokenizer loading: a later, more specific statement changes an added
-// token's flags.
+// Finding the tokenizer's files, and reading vocab.json, merges.txt and the special-token files. If files disagree, the
+// rules are those of transformers' tokenizer loading: a later, more specific statement changes an added token's flags.
 #include "text/tokenizer_files.h"
 
 #include <algorithm>
@@ -58,7 +57,7 @@ void read_merges_file(const fs::path& path, TokenizerSpec& spec) {
   }
 }
 
-/// The special-token statements of the files beside the vocabulary, as transformers merges them.
+/// The special tokens of all files next to the vocabulary, as transformers merges them.
 struct SpecialTokens {
   std::map<int32_t, AddedToken> decoder;         // added_tokens_decoder, or added_tokens.json
   std::vector<std::pair<std::string, AddedToken>> named;  // key -> token, in the order of named_tokens
@@ -71,7 +70,7 @@ struct SpecialTokens {
   }
 };
 
-/// The special tokens that a class of transformers has where the files name none.
+/// Returns the special tokens that a class of transformers uses if the files name none.
 Json default_tokens(const std::string& tokenizer_class) {
   if (tokenizer_class == "LlamaTokenizer" || tokenizer_class == "CodeLlamaTokenizer")
     return {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
@@ -88,7 +87,7 @@ Json default_tokens(const std::string& tokenizer_class) {
   return Json::object();
 }
 
-/// CodeLlamaTokenizer's tokens for infilling; null in the file: there is none.
+/// CodeLlamaTokenizer's tokens for infilling; null in the file means that there is none.
 constexpr std::pair<const char*, const char*> infilling_tokens[] = {{"prefix_token", "\u2581<PRE>"},
                                                                    {"middle_token", "\u2581<MID>"},
                                                                    {"suffix_token", "\u2581<SUF>"},
@@ -100,7 +99,7 @@ std::string infilling_token(const Json& config, std::string_view key) {
   return {};
 }
 
-/// Nothing where one of the tokens is missing: the mark is text, or a token, like any other.
+/// Returns nullopt if one of the tokens is missing: then the mark is ordinary text or an ordinary token.
 std::optional<Infilling> infilling_of(const Json& config, const TokenizerSpec& spec) {
   Infilling found{infilling_token(config, "fill_token"), -1, -1, -1};
   for (const auto& [key, id] : {std::pair{"prefix_token", &found.prefix_id}, std::pair{"suffix_token", &found.suffix_id},
@@ -110,7 +109,7 @@ std::optional<Infilling> infilling_of(const Json& config, const TokenizerSpec& s
   return whole ? std::optional(found) : std::nullopt;
 }
 
-/// Classes that transformers builds from the vocabulary alone.
+/// Returns true for classes that transformers builds only from the vocabulary.
 bool is_built(const std::string& tokenizer_class) {
   for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer", "GemmaTokenizer",
                            "BertTokenizer", "T5Tokenizer"})
@@ -118,7 +117,7 @@ bool is_built(const std::string& tokenizer_class) {
   return false;
 }
 
-/// T5Tokenizer's sentinels, where the files name none: extra_ids of them.
+/// Adds T5Tokenizer's sentinels if the files name none: extra_ids of them.
 void add_sentinels(const Json& config, std::vector<AddedToken>& extra) {
   for (const AddedToken& token : extra)
     if (token.content.find("<extra_id_") != std::string::npos) return;
@@ -134,10 +133,10 @@ SpecialTokens read_special_tokens(const fs::path& directory, Json config, const 
   if (has_decoder)
     for (const auto& [id, token] : config["added_tokens_decoder"].items())
       out.decoder[token_id(id, decoder_place)] = added_token(token, false);
-  if (!has_decoder)  // else the map is an old file's leftover
+  if (!has_decoder)  // otherwise the map is a leftover of an old file
     if (const auto map = read_json(directory / "special_tokens_map.json"))
       for (const auto& [key, value] : map->items()) config[key] = value;
-  const auto token_of = [&](const Json& value) {        // of the few named_tokens
+  const auto token_of = [&](const Json& value) {        // used for the few named_tokens
     const AddedToken token = added_token(value, true);
     for (const auto& [id, known] : out.decoder)
       if (known.content == token.content) return known;
@@ -179,13 +178,13 @@ void apply_special_tokens(const SpecialTokens& tokens, TokenizerSpec& spec) {
     const auto known = id_of(spec, token.content);
     BLIPFT_USER_CHECK(!known || *known == id, spec.file, ": the token \"", brief(token.content), "\" has the id ",
                       known.value_or(-1), " there, but ", id, " in tokenizer_config.json or added_tokens.json");
-    token.id = spec.sentencepiece ? id : -1;  // the Hugging Face library gives new tokens the next free id
+    token.id = spec.sentencepiece ? id : -1;  // the Hugging Face library assigns the next free id to new tokens
     add_token(spec, token);
   }
   const auto add_special = [&](AddedToken token) {
     token.special = true;
     if (AddedToken* present = find_added(spec, token.content)) {
-      present->special = true;  // whatever tokenizer.json says of it; its other flags stay
+      present->special = true;  // overrides tokenizer.json; its other flags stay
       return;
     }
     add_token(spec, token);
@@ -194,7 +193,7 @@ void apply_special_tokens(const SpecialTokens& tokens, TokenizerSpec& spec) {
   for (const AddedToken& token : tokens.extra) add_special(token);
 }
 
-/// LlamaTokenizer over sentencepiece adds the tokens that it or the files name once more, as special ones.
+/// Adds the named tokens again as special ones, as LlamaTokenizer over sentencepiece does.
 void apply_names_again(const SpecialTokens& tokens, TokenizerSpec& spec) {
   const auto again = [&](AddedToken token) {
     token.special = true;
@@ -204,7 +203,7 @@ void apply_names_again(const SpecialTokens& tokens, TokenizerSpec& spec) {
   for (const AddedToken& token : tokens.extra) again(*find_added(spec, token.content));
 }
 
-/// OPT's vocabulary without any file about special tokens.
+/// Returns true for OPT's vocabulary without files of special tokens.
 bool is_bare_opt(const TokenizerSpec& spec, const fs::path& directory) {
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
     if (is_there(directory / name)) return false;
@@ -215,7 +214,7 @@ bool is_bare_opt(const TokenizerSpec& spec, const fs::path& directory) {
   return is("<pad>", 1) && is("</s>", 2);
 }
 
-/// vocab.json + merges.txt: what GPT2Tokenizer of transformers does with them.
+/// Reads vocab.json and merges.txt as GPT2Tokenizer of transformers does.
 void read_vocab_and_merges(const fs::path& directory, const std::string& tokenizer_class, Json& config,
                            TokenizerSpec& spec) {
   const std::string vocab_file = (directory / "vocab.json").string();
@@ -236,7 +235,7 @@ void read_vocab_and_merges(const fs::path& directory, const std::string& tokeniz
                   {"add_bos_token", true}};
 }
 
-/// vocab.txt: what BertTokenizer of transformers does with it. A token a line, its id the line's number.
+/// Reads vocab.txt as BertTokenizer of transformers does. Each line is a token, and its number the id.
 void read_vocab_lines(const fs::path& directory, const std::string& tokenizer_class, const Json& config,
                       TokenizerSpec& spec) {
   spec.file = (directory / "vocab.txt").string();
@@ -255,7 +254,7 @@ void read_vocab_lines(const fs::path& directory, const std::string& tokenizer_cl
   tokenizer_json::read({{"model", {{"vocab", vocab}}}}, tokenizer_class, config, spec);
 }
 
-/// tokenizer.model: what the LlamaTokenizer over the sentencepiece library does with it.
+/// Reads tokenizer.model as LlamaTokenizer over the sentencepiece library does.
 void read_sentencepiece(const fs::path& directory, const std::string& tokenizer_class, Json& config,
                         TokenizerSpec& spec) {
   const std::string config_file = (directory / "tokenizer_config.json").string();
@@ -278,7 +277,7 @@ void read_sentencepiece(const fs::path& directory, const std::string& tokenizer_
   if (!config.contains("add_bos_token")) config["add_bos_token"] = true;
 }
 
-/// tokenizer_config.json's word, else that of the model's config.json; without the ending "Fast", which means the same.
+/// Returns the class in tokenizer_config.json, else in the model's config.json, without the ending "Fast".
 std::string class_of(const Json& config, const Json& model, const std::string& otherwise) {
   Json name = member(config, "tokenizer_class");
   if (!name.is_string()) name = member(model, "tokenizer_class");
@@ -287,10 +286,11 @@ std::string class_of(const Json& config, const Json& model, const std::string& o
   return text;
 }
 
-/// The class that AutoTokenizer uses for a tokenizer.json, with `named` by the files. "": the file as it is.
+/// Returns the class that AutoTokenizer uses for a tokenizer.json; `named`: the class in the files. "": the file is
+/// used unchanged.
 std::string class_for_file(const std::string& named, const TokenizerRules& rules, const Json& fast) {
   if (rules.overrides_files) return rules.tokenizer_class;
-  // LLaMA 3's file under this name.
+  // A LLaMA 3 file under this class name.
   if (named == "LlamaTokenizer" && has_part(fast, "ByteLevel")) return "";
   return named.empty() ? rules.tokenizer_class : named;
 }
@@ -317,7 +317,7 @@ TokenizerSpec read_files(const fs::path& directory, const TokenizerRules& rules)
   if (fast) {
     tokenizer_class = class_for_file(class_of(config, model, ""), rules, *fast);
     tokenizer_json::read(*fast, tokenizer_class, config, spec);
-    // Then added_tokens_decoder, where there is one, is all that these classes hear of added tokens.
+    // These classes take added tokens only from added_tokens_decoder, if it exists.
     if (is_built(tokenizer_class) && !member(config, "added_tokens_decoder").is_null()) clear_added(spec);
     padding_token = content_of(member(member(*fast, "padding"), "pad_token"));
   } else if (is_there(directory / "vocab.json")) {
@@ -346,13 +346,13 @@ TokenizerSpec read_files(const fs::path& directory, const TokenizerRules& rules)
   }
   if (!fast && !spec.word_piece) add_bos_and_eos(config, spec);
   spec.split_special_tokens = flag(config, "split_special_tokens", false);
-  // transformers cleans up what byte-pair encoding made only where it is told so twice.
+  // transformers cleans up the text of byte-pair encoding only if two settings say so.
   const bool bpe = !spec.unigram && !spec.word_piece;
   spec.decoder.clean_up =
       flag(config, "clean_up_tokenization_spaces", false) &&
       (!bpe || flag(config, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", false));
   if (tokenizer_class == "CodeLlamaTokenizer") spec.infilling = infilling_of(config, spec);
-  if (fast && tokenizer_class == "CodeLlamaTokenizer" && spec.bos_id) {  // this class looks at no file for these
+  if (fast && tokenizer_class == "CodeLlamaTokenizer" && spec.bos_id) {  // this class reads these from no file
     spec.prefix_ids = {*spec.bos_id};
     spec.suffix_ids.clear();
   }

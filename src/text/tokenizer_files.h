@@ -19,35 +19,35 @@
 
 namespace blipft {
 
-/// A step of text normalisation.
+/// A step of text normalization.
 struct NormalizerStep {
   enum class Kind { form, small_letters, prepend, replace, precompiled, bert } kind = Kind::form;
-  std::string from;  ///< replace: what is replaced, everywhere, if there is no pattern; precompiled: precompiled_charsmap
-  std::string to;    ///< replace: by what; prepend: what is put before a text that is not empty
+  std::string from;  ///< replace: the text to replace if there is no pattern; precompiled: precompiled_charsmap
+  std::string to;    ///< replace: the replacement; prepend: the prefix of a text that is not empty
   BertText bert;
   unicode::NormalForm form = unicode::NormalForm::nfc;
   std::shared_ptr<const Pattern> pattern = nullptr;
 };
 
-/// Spaces become a visible character, which may also be put before a text that does not start with it.
+/// Replaces spaces by a visible character, and may add it before a text that does not start with it.
 struct Metaspace {
-  enum class Prepend { never, first, always };  ///< first: only at the very start, not behind an added token
+  enum class Prepend { never, first, always };  ///< first: only at the start of the whole text, not after an added token
   std::string replacement = "\u2581";
   Prepend prepend = Prepend::always;
-  bool split = true;  ///< words start at each replacement; false: a piece of text is one word
+  bool split = true;  ///< true: words start at each replacement; false: a piece of text is one word
 };
 
-/// A tokenizer.model, read as that LlamaTokenizer of transformers reads it that works with the sentencepiece library
-/// (transformers 4, `use_fast=False`).
+/// A tokenizer.model, as read by the LlamaTokenizer of transformers 4 with `use_fast=False`, which uses the
+/// sentencepiece library.
 struct SentencePieceSpec {
   std::string model;  ///< the file's bytes
   bool legacy = true;
-  bool add_prefix_space = true;  ///< only looked at when not legacy
+  bool add_prefix_space = true;  ///< ignored if legacy
   std::string unknown_token = "<unk>";
 };
 
-/// The rule by which CodeLlamaTokenizer encodes a text with a mark in it: it puts the texts before and behind the mark
-/// in an order in which a model can write the text that belongs between them.
+/// CodeLlamaTokenizer's rule for a text with a mark: it reorders the texts before and after the mark so that a model
+/// can generate the text between them.
 struct Infilling {
   std::string mark;  ///< "<FILL_ME>"
   int32_t prefix_id = -1, suffix_id = -1, middle_id = -1;
@@ -55,19 +55,19 @@ struct Infilling {
 
 struct TokenizerSpec {
   std::string file;  ///< tokenizer.json, vocab.json, vocab.txt or tokenizer.model: for messages
-  BpeSpec bpe;       ///< of tokenizer.model: the vocabulary alone
+  BpeSpec bpe;       ///< with tokenizer.model only the vocabulary
   std::vector<NormalizerStep> normalizer;
   std::vector<SplitStep> split;
-  bool add_prefix_space = false;  ///< byte-level: a space before text that does not start with one
+  bool add_prefix_space = false;  ///< byte-level: adds a space before text that does not start with one
   std::optional<Metaspace> metaspace;
   std::optional<SentencePieceSpec> sentencepiece;
-  std::optional<UnigramSpec> unigram;  ///< in place of bpe, of which there is the vocabulary alone
-  std::optional<WordPieceSpec> word_piece;  ///< likewise
-  std::vector<AddedToken> added;                ///< each content once
+  std::optional<UnigramSpec> unigram;  ///< used instead of bpe, which then has only the vocabulary
+  std::optional<WordPieceSpec> word_piece;  ///< used instead of bpe
+  std::vector<AddedToken> added;                ///< added tokens, each content once
   std::unordered_map<std::string, size_t> added_places;  ///< content -> index of added
   int32_t largest_added_id = -1;
-  std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every text
-  bool split_special_tokens = false;            ///< special tokens in a text are text
+  std::vector<int32_t> prefix_ids, suffix_ids;  ///< ids before and after every text
+  bool split_special_tokens = false;            ///< true: special tokens in a text are ordinary text
   std::optional<Infilling> infilling;
   DecoderSpec decoder;
   int32_t pad_id = -1;                          ///< -1: there is none
@@ -83,16 +83,16 @@ struct TokenizerSpec {
 /// `rules` are the model family's. Throws UserError naming the file, what was found and what is supported.
 TokenizerSpec read_tokenizer_files(const std::string& directory, const TokenizerRules& rules);
 
-/// Ids are below this: the model's tables have a place for each.
+/// Ids are below this limit, because the model's tables have an entry for each.
 constexpr int32_t max_token_ids = 1 << 24;
 /// The maximum size of tokenizer.json, merges.txt and similar files. The largest known ones have about 35 MB.
 constexpr int64_t max_tokenizer_bytes = int64_t{256} << 20;
 
-/// The id of a token, added or not.
+/// Returns the id of a token, added or not.
 std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& content);
-/// Takes all added tokens out; those of the vocabulary stay in it.
+/// Removes all added tokens; those of the vocabulary stay in it.
 void clear_added(TokenizerSpec& spec);
-/// Adds a token or changes its flags. One that has no id yet gets the next free one.
+/// Adds a token or changes its flags. A token without an id gets the next free one.
 void add_token(TokenizerSpec& spec, AddedToken token);
 
 }  // namespace blipft

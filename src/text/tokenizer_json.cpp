@@ -57,7 +57,7 @@ void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec)
                     vocab.is_object() ? "empty" : vocab.type_name(), "; expected an object of token: id");
   spec.bpe.vocab.reserve(vocab.size() * 2);
   for (const auto& [token, id] : vocab.items()) {
-    // The place is made only where it is needed: there are many tokens.
+    // The text for messages is built only on error, because there are many tokens.
     const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < max_token_ids;
     spec.bpe.vocab.emplace(token, fits ? id.get<int32_t>()
                                        : token_id(id, concat(file, ": token \"", brief(token), "\"")));
@@ -80,7 +80,7 @@ std::string type_of(const Json& part) {
   return type.is_string() ? brief(type.get<std::string>()) : part.is_null() ? "null" : "(no type)";
 }
 
-/// Both forms: "a b" and ["a", "b"].
+/// Reads both forms of merges: "a b" and ["a", "b"].
 void read_merges(const Json& merges, const std::string& file, TokenizerSpec& spec) {
   BLIPFT_USER_CHECK(merges.is_array(), file, ": model.merges is ", merges.type_name(), "; expected an array");
   for (const Json& merge : merges) {
@@ -160,7 +160,7 @@ std::string text_at(const Json& object, const char* key, const std::string& file
   return value.get<std::string>();
 }
 
-/// The pattern of a Split or a Replace: {"Regex": Oniguruma's syntax} or {"String": a text}.
+/// Returns the pattern of a Split or a Replace: {"Regex": Oniguruma's syntax} or {"String": a text}.
 std::shared_ptr<const Pattern> pattern_of(const Json& part, const std::string& place) {
   const Json& pattern = member(part, "pattern");
   const Json &expression = member(pattern, "Regex"), &text = member(pattern, "String");
@@ -214,7 +214,7 @@ void read_metaspace(const Json& part, const std::string& file, TokenizerSpec& sp
   if (!member(part, "replacement").is_null())
     metaspace.replacement = text_at(part, "replacement", file, "pre_tokenizer");
   const Json& scheme = member(part, "prepend_scheme");
-  const bool prepend = flag(part, "add_prefix_space", true);  // older files have this key instead
+  const bool prepend = flag(part, "add_prefix_space", true);  // the key of older files
   BLIPFT_USER_CHECK(scheme.is_null() || scheme == "always" || scheme == "first" || scheme == "never", file,
                     ": pre_tokenizer.prepend_scheme is ", io::brief(scheme), "; supported are always, first and never");
   metaspace.prepend = !prepend || scheme == "never" ? Metaspace::Prepend::never
@@ -238,8 +238,8 @@ SplitStep split_step(const Json& part, const std::string& file) {
   return {pattern_of(part, file + ": pre_tokenizer: Split"), found->second, flag(part, "invert", false)};
 }
 
-/// Nothing, Metaspace, or any number of Split, Digits and WhitespaceSplit with or without ByteLevel behind them, each
-/// perhaps in a Sequence.
+/// Reads null, Metaspace, or any number of Split, Digits and WhitespaceSplit, optionally followed by ByteLevel. Each
+/// may be in a Sequence.
 void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, TokenizerSpec& spec) {
   std::vector<Json> parts;
   if (type_of(pre_tokenizer) == "Sequence") {
@@ -289,7 +289,7 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   }
 }
 
-/// ["</s>", 2]
+/// Reads the id of a pair such as ["</s>", 2].
 int32_t pair_id(const Json& processor, const char* key, const std::string& file) {
   const Json& pair = member(processor, key);
   BLIPFT_USER_CHECK(pair.is_array() && pair.size() == 2, file, ": post_processor.", key, " is ", io::brief(pair),
@@ -363,7 +363,7 @@ void add_decoder(const Json& decoder, DecoderSpec& spec) {
     if (number("stop") != 0 || text("content", "").empty()) return refuse();
     spec.steps.push_back({Kind::strip, text("content", ""), "", number("start")});
   } else if (fused) {
-    refuse();                               // they look at whole tokens
+    refuse();                               // the others need whole tokens
   } else if (type == "ByteLevel") {
     spec.steps.push_back({Kind::byte_level});
   } else if (type == "ByteFallback") {
@@ -412,7 +412,7 @@ void read(Json json, const std::string& tokenizer_class, const Json& config, Tok
     const auto known = id_of(spec, token.content);
     BLIPFT_USER_CHECK(!known || *known == id, spec.file, ": added token \"", brief(token.content), "\" has the id ", id,
                       ", but the vocabulary says ", known.value_or(-1));
-    add_token(spec, token);  // one outside the vocabulary gets the next free id, as in the Hugging Face library
+    add_token(spec, token);  // a token outside the vocabulary gets the next free id, as in the Hugging Face library
   }
 }
 

@@ -1,4 +1,4 @@
-// tokenizer.model through the sentencepiece library, as the LlamaTokenizer over that library works.
+// tokenizer.model with the sentencepiece library, like the LlamaTokenizer that uses that library.
 #include "text/tokenizer_sentencepiece.h"
 
 #include <sentencepiece_processor.h>
@@ -12,7 +12,7 @@
 namespace blipft {
 namespace {
 
-const std::string word_start = "\u2581";  // SentencePiece's stand-in for the space before a word
+const std::string word_start = "\u2581";  // SentencePiece's symbol for the space before a word
 
 std::unique_ptr<sentencepiece::SentencePieceProcessor> load(const std::string& model, const std::string& file) {
   auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
@@ -28,7 +28,7 @@ class SentencePieceTokenizer final : public FileTokenizer {
   explicit SentencePieceTokenizer(TokenizerSpec files)
       : FileTokenizer(std::move(files)), settings_(*spec().sentencepiece) {
     std::string model = settings_.model;
-    // Messages that follow each other in protobuf's wire format are merged: normalizer_spec.add_dummy_prefix = false.
+    // protobuf merges successive messages in its wire format: this sets normalizer_spec.add_dummy_prefix = false.
     if (!settings_.legacy) model += std::string("\x1A\x02\x18\x00", 4);
     processor_ = load(model, spec().file);
     settings_.model.clear();
@@ -51,15 +51,15 @@ class SentencePieceTokenizer final : public FileTokenizer {
     const std::string prefixed = settings_.legacy ? text : with_prefix(text);
     std::vector<TextPiece> pieces;
     if (options.split_special_tokens) {
-      pieces.push_back({-1, prefixed});  // no added token at all is looked for
+      pieces.push_back({-1, prefixed});  // added tokens are not searched for
     } else {
       added_.split(prefixed, false, pieces);
     }
-    size_t searched = 0, shorter = 0;        // bytes of the text before the place, and how many fewer the prefixed text has
+    size_t searched = 0, shorter = 0;        // bytes of the text before the position, and how many fewer the prefixed text has
     for (const TextPiece& piece : pieces) {
       const size_t begin = static_cast<size_t>(piece.text.data() - prefixed.data()), end = begin + piece.text.size();
       const size_t first_id = ids.size();
-      std::vector<IdStart> starts;           // filled if there is a place in the piece
+      std::vector<IdStart> starts;           // filled if a position lies in the piece
       piece.id >= 0 ? ids.push_back(piece.id) : append_text(std::string(piece.text), ids);
       while (places.ids.size() < places.bytes.size()) {
         const size_t byte = places.bytes[places.ids.size()];
@@ -70,7 +70,7 @@ class SentencePieceTokenizer final : public FileTokenizer {
         places.ids.push_back(first_id + index_at(starts, place - begin));
       }
     }
-    // The prefix before a special token is taken back.
+    // The prefix before a special token is removed.
     if (!settings_.legacy && ids.size() > 1 && ids[0] == word_start_id_ && special_ids_.contains(ids[1])) {
       ids.erase(ids.begin());
       for (size_t& id : places.ids) id -= id > 0;
@@ -80,11 +80,11 @@ class SentencePieceTokenizer final : public FileTokenizer {
 
   std::string_view prefix() const { return settings_.add_prefix_space ? std::string_view(word_start) : std::string_view(); }
 
-  // Goes on from the place before, so that a text of many places takes linear time.
+  // Continues from the previous position, so that many positions take linear time.
   static void advance(std::string_view text, size_t byte, size_t& searched, size_t& shorter) {
     for (size_t found; (found = text.substr(0, byte).find(word_start, searched)) != std::string_view::npos;) {
       searched = found + word_start.size();
-      shorter += word_start.size() - 1;      // a space takes its place
+      shorter += word_start.size() - 1;      // a space replaces it
     }
     searched = std::max(searched, byte - std::min(byte, word_start.size() - 1));
   }
@@ -100,8 +100,8 @@ class SentencePieceTokenizer final : public FileTokenizer {
     return out;
   }
 
-  /// The library strips a leading space where it puts none itself: it is then asked for the unknown token's text with
-  /// the piece behind it, and the former's ids are taken off.
+  /// The library strips a leading space if it adds none itself. So this encodes the unknown token's text followed by
+  /// the piece, and removes the ids of the former.
   void append_text(const std::string& text, std::vector<int32_t>& ids) const {
     const bool protect = protects(text);
     const std::vector<int> found = pieces_of(protect ? settings_.unknown_token + text : text);
@@ -114,7 +114,7 @@ class SentencePieceTokenizer final : public FileTokenizer {
   }
 
   struct IdStart {
-    size_t byte, index;                      // of the text, and of the ids that append_text() appends
+    size_t byte, index;                      // position in the text, and index in the ids of append_text()
   };
 
   /// Returns the positions at which the ids of a text start, ascending. If several ids start at the same byte, only the
@@ -135,7 +135,7 @@ class SentencePieceTokenizer final : public FileTokenizer {
     return starts;
   }
 
-  /// The index of the last id that starts at or before a byte; 0 if there is none.
+  /// Returns the index of the last id that starts at or before a byte; 0 if there is none.
   static size_t index_at(const std::vector<IdStart>& starts, size_t byte) {
     const auto behind = std::upper_bound(starts.begin(), starts.end(), byte,
                                          [](size_t place, const IdStart& start) { return place < start.byte; });

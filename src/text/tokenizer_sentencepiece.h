@@ -1,4 +1,4 @@
-// Tokenizers in SentencePiece's own form, tokenizer.model.
+// Tokenizers in SentencePiece's format, tokenizer.model.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace blipft {
 
-/// piece -> id of a model, given as the file's bytes. Throws UserError, naming `file`, when it is no such model.
+/// Returns piece -> id of a model, given as the file's bytes. Throws UserError naming `file` if it is no such model.
 std::unordered_map<std::string, int32_t> sentencepiece_vocab(const std::string& model, const std::string& file);
 
 /// `spec.sentencepiece` must be set.

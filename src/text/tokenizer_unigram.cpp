@@ -28,12 +28,12 @@ std::string decoded_base64(const std::string& text, const std::string& file) {
   return bytes;
 }
 
-/// A cluster of characters that are seen as one: a base and its marks, or a line's end of two.
+/// Returns the end of a cluster of characters: a base and its marks, or CR LF.
 size_t cluster_end(std::string_view text, size_t begin) {
   size_t end = begin;
   const uint32_t first = unicode::next_code_point(text, end);
   if (first == '\r') return end < text.size() && text[end] == '\n' ? end + 1 : end;
-  if (first < 0x20 || (first >= 0x7F && first < 0xA0)) return end;  // marks do not join these
+  if (first < 0x20 || (first >= 0x7F && first < 0xA0)) return end;  // marks do not combine with these
   for (size_t next = end; next < text.size(); end = next) {
     const uint32_t follower = unicode::next_code_point(text, next);
     if (!unicode::is_mark(follower) && follower != 0x200C && follower != 0x200D) break;
@@ -57,7 +57,7 @@ UnigramModel::UnigramModel(const UnigramSpec& spec) : unknown_id_(spec.unknown_i
 void UnigramModel::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
   struct Node {
     double score = 0;
-    size_t begin = std::string::npos;       // of the piece that ends here
+    size_t begin = std::string::npos;       // begin of the piece that ends here
     int32_t id = -1;
   };
   std::vector<Node> best(word.size() + 1);
@@ -100,7 +100,7 @@ PrecompiledCharacters::PrecompiledCharacters(const std::string& base64, const st
   texts_ += '\0';
 }
 
-/// Darts-clone's common prefix search, up to its first result.
+/// The common prefix search of Darts-clone, up to its first result.
 const char* PrecompiledCharacters::rule(std::string_view text) const {
   const auto offset = [](uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); };
   if (units_.empty()) return nullptr;

@@ -1,4 +1,4 @@
-// SentencePiece's unigram model as tokenizer.json has it (T5): the likeliest pieces of each word, and its normalizer.
+// SentencePiece's unigram model in tokenizer.json (T5): the most likely pieces of each word, and its normalizer.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct UnigramSpec {
   int32_t unknown_id = 0;
 };
 
-/// The likeliest way to make a word of pieces, by the rules of the Hugging Face library's Unigram: a character without
-/// a piece costs ten more than the least likely piece, and a run of these is one unknown token. Thread-safe.
+/// Finds the most likely pieces of a word, by the rules of the Hugging Face library's Unigram: a character without a
+/// piece costs ten more than the least likely piece, and a run of such characters is one unknown token. Thread-safe.
 class UnigramModel {
  public:
   explicit UnigramModel(const UnigramSpec& spec);

@@ -13,7 +13,7 @@ constexpr uint32_t capital_i_with_dot = 0x130, dot_above = 0x307;
 
 }  // namespace
 
-// The steps in the library's order. Lines and tabs are white space, other control characters are not there.
+// The steps in the library's order. Line ends and tabs are white space; other control characters are removed.
 std::string bert_normalized(std::string_view text, const BertText& form) {
   std::string parted;
   for (size_t at = 0; at < text.size();) {
@@ -37,7 +37,7 @@ std::string bert_normalized(std::string_view text, const BertText& form) {
 
 std::vector<std::string_view> bert_words(std::string_view text) {
   std::vector<std::string_view> words;
-  size_t begin = 0;                         // of the word that has not ended
+  size_t begin = 0;                         // begin of the current word
   for (size_t at = 0; at < text.size();) {
     const size_t here = at;
     const uint32_t c = unicode::next_code_point(text, at);
@@ -61,7 +61,7 @@ WordPieceModel::WordPieceModel(WordPieceSpec spec) : spec_(std::move(spec)) {
 }
 
 void WordPieceModel::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
-  std::vector<size_t> ends;                 // of characters
+  std::vector<size_t> ends;                 // ends of characters
   for (size_t at = 0; at < word.size(); ends.push_back(at)) unicode::next_code_point(word, at);
   const size_t before = ids.size();
   const auto unknown = [&] {

@@ -13,9 +13,9 @@ namespace blipft {
 
 /// BertNormalizer.
 struct BertText {
-  bool cleans = true;          ///< control characters go, white space becomes a space
-  bool parts_chinese = true;   ///< a space on both sides of each Chinese character
-  bool strips_accents = true;  ///< decomposed, and marks go
+  bool cleans = true;          ///< removes control characters, and replaces white space by a space
+  bool parts_chinese = true;   ///< adds a space on both sides of each Chinese character
+  bool strips_accents = true;  ///< decomposes characters and removes marks
   bool small_letters = true;
 };
 /// Normalizes well-formed UTF-8 as `form` says.
@@ -26,13 +26,13 @@ std::vector<std::string_view> bert_words(std::string_view text);
 
 struct WordPieceSpec {
   std::vector<std::pair<std::string, int32_t>> vocab;
-  std::string prefix = "##";   ///< of tokens that go on with a word
+  std::string prefix = "##";   ///< prefix of tokens that continue a word
   int64_t max_characters = 100;  ///< longer words are unknown
   int32_t unknown_id = -1;
 };
 
-/// From a word's beginning the longest token that is there, again and again; a word that does not come out is one
-/// unknown token. Thread-safe.
+/// WordPiece: takes the longest token at the start of the word, and repeats this for the rest. A word that cannot be
+/// divided so is one unknown token. Thread-safe.
 class WordPieceModel {
  public:
   explicit WordPieceModel(WordPieceSpec spec);
@@ -46,7 +46,7 @@ class WordPieceModel {
   };
   using Ids = std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>;
   WordPieceSpec spec_;
-  Ids first_, later_;          // of tokens that begin a word; of those that go on, without their prefix
+  Ids first_, later_;          // ids of tokens that begin a word; of tokens that continue one, without their prefix
   size_t longest_ = 0;         // bytes
 };
 

@@ -1,4 +1,4 @@
-// UTF-8, general categories, normal forms and small letters.
+// UTF-8, general categories, normal forms and lower case.
 #include "text/unicode.h"
 
 #include <utf8proc.h>
@@ -11,7 +11,7 @@
 
 #include "text/unicode_additions.h"
 
-// unicode_additions.cpp lists what came after Unicode 15.0, which 2.8 has.
+// unicode_additions.cpp lists the characters after Unicode 15.0, which 2.8 has.
 static_assert(UTF8PROC_VERSION_MAJOR > 2 || (UTF8PROC_VERSION_MAJOR == 2 && UTF8PROC_VERSION_MINOR >= 8),
               "utf8proc 2.8 or newer is needed: Unicode 15.0");
 
@@ -150,7 +150,7 @@ std::u32string folded(uint32_t code_point) {
   for (const AddedCapitals& range : added_capitals)
     if (code_point >= range.first && code_point <= range.last && category(code_point) != Cn)
       return {small_letter(code_point)};
-  utf8proc_int32_t made[8];  // the longest has three
+  utf8proc_int32_t made[8];  // the longest folding has three
   int last_class = 0;
   const utf8proc_ssize_t size = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), made,
                                                         std::size(made), UTF8PROC_CASEFOLD, &last_class);

@@ -15,7 +15,7 @@ struct AddedCategory {
   uint32_t first, last;
   Category category;
 };
-/// Capitals first to last; the small letter of c is c + distance.
+/// Capitals from first to last; the lower case of c is c + distance.
 struct AddedCapitals {
   uint32_t first, last;
   int32_t distance;
@@ -29,7 +29,7 @@ struct CodePoints {
   uint32_t first, last;
 };
 
-// All ascending; added_members by property.
+// All are ascending; added_members are sorted by property.
 extern const std::span<const AddedCategory> added_categories;
 extern const std::span<const AddedCapitals> added_capitals;
 extern const std::span<const AddedMembers> added_members;
