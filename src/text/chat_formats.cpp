@@ -1,10 +1,10 @@
-// Formats of conversations that blipft brings along, as chat templates.
+// Built-in formats of conversations, as chat templates.
 #include "text/chat_template.h"
 
 namespace blipft {
 namespace {
 
-// Users and assistants take turns, behind a system message or none.
+// Users and assistants alternate, after an optional system message.
 constexpr const char* turns = R"({% set first = 1 if messages[0].role == 'system' else 0 %}
 {% for message in messages[first:] %}
   {% set expected = 'user' if loop.index0 % 2 == 0 else 'assistant' %}

@@ -1,4 +1,4 @@
-// Conversations as texts: which chat template renders them, and what of the text is trained.
+// Conversations as texts: the chat template that renders them, and the parts of the text that are trained.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ namespace blipft {
 
 struct Conversation {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();  ///< objects with "role", as templates read them
-  nlohmann::ordered_json tools;                                       ///< null: none
-  std::vector<bool> trains = {};                                      ///< of each message: whether it may be trained
+  nlohmann::ordered_json tools;                                       ///< null if there are none
+  std::vector<bool> trains = {};                                      ///< [messages]: true if the message may be trained
 };
 
-/// The formats that blipft brings along, by the names that data.chat_template takes.
+/// Returns the names of the built-in formats, which are values of data.chat_template.
 std::vector<std::string> chat_format_names();
-std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);  ///< null: there is none of that name
-std::string chat_format_text(const std::string& name);                     ///< its Jinja; empty: none
+std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);  ///< null if there is no format of that name
+std::string chat_format_text(const std::string& name);                     ///< its Jinja text; empty if there is no such format
 
 /// Sets the templates of `settings`: of the model's folder, of a file, or a format. Throws UserError for a file that
 /// cannot be read.
@@ -33,10 +33,10 @@ void set_chat_template(const Config& config, TextSettings& settings);
 std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
                                      const std::string& place);
 
-/// The text of a message's content, also where it is a list of parts.
+/// Returns the text of a message's content, also if it is a list of parts.
 std::string content_text(const nlohmann::ordered_json& message);
 
-/// The text that an answer follows: what apply_chat_template() makes with add_generation_prompt.
+/// Returns the text before an answer: that of apply_chat_template() with add_generation_prompt.
 std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& place);
 
 }  // namespace blipft

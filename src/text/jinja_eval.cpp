@@ -6,7 +6,7 @@
 namespace blipft::jinja {
 namespace {
 
-constexpr int64_t max_range = 100000;  // that of Jinja's sandbox
+constexpr int64_t max_range = 100000;  // the limit of Jinja's sandbox
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -66,7 +66,7 @@ std::vector<Value> Evaluator::iterate(const Value& value) {
     case Kind::list:
     case Kind::tuple: meter.spend(value.items().size() * item_cost); return value.items();
     case Kind::dict: meter.spend(value.items().size() * item_cost); return value.keys();
-    case Kind::generator:  // gives its items once
+    case Kind::generator:  // yields its items once
       if (value.box->at++ > 0) return {};
       return value.items();
     default: fail("'", type_name(value), "' object is not iterable");
@@ -309,7 +309,7 @@ Arguments Evaluator::arguments(const Node& node) {
   return arguments;
 }
 
-/// `input`: what goes into the innermost filter of a block.
+/// `input`: the value of the innermost filter of a block.
 Value Evaluator::filtered(const Node& node, const Value* input) {
   const Deeper deeper(*this);
   const Value value = !node.parts[0]                             ? *input
@@ -363,7 +363,7 @@ Value Evaluator::call_global(const std::string& name, const Arguments& given) {
   Box& box = namespaces_.emplace_back();
   box.keys = std::move(keys);
   box.items = std::move(items);
-  value.box = std::shared_ptr<Box>(std::shared_ptr<Box>(), &box);  // not owned: namespaces may hold each other
+  value.box = std::shared_ptr<Box>(std::shared_ptr<Box>(), &box);  // not owned, because namespaces may contain each other
   return value;
 }
 

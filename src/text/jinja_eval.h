@@ -1,4 +1,4 @@
-// Runs a chat template's tree; the built-in filters, tests and methods that it calls.
+// Evaluator: runs a chat template's tree, with the built-in filters, tests and methods.
 #pragma once
 
 #include <ctime>
@@ -18,7 +18,7 @@ namespace blipft::jinja {
 struct Scope {
   std::unordered_map<std::string_view, Value> names;  ///< the keys belong to the tree or to the caller
   Scope* parent = nullptr;
-  bool captured = false;  ///< a macro was made here, which may be called later
+  bool captured = false;  ///< true if a macro was defined here, which may be called later
 };
 
 struct Arguments {
@@ -26,7 +26,7 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> by_name;
 };
 
-constexpr int max_evaluation_depth = 800;  ///< of what is evaluated while something else is
+constexpr int max_evaluation_depth = 800;  ///< the limit of nested evaluations
 
 class Evaluator {
  public:
@@ -34,10 +34,11 @@ class Evaluator {
 
   std::string run(const Node& root);
   int line() const { return line_; }
-  /// The parts of the text that {% generation %} blocks printed: begin and end in code points, as transformers counts.
+  /// Returns the parts of the text that {% generation %} blocks printed: begin and end in code points, as transformers
+  /// counts.
   const std::vector<std::pair<size_t, size_t>>& spans() const { return spans_; }
 
-  // For the built-ins.
+  // Functions for the built-ins.
   Value text(std::string text);  ///< a new string
   Value list(Kind kind, std::vector<Value> items);
   std::string to_text(const Value& value);
@@ -55,7 +56,7 @@ class Evaluator {
  private:
   enum class Flow : uint8_t { normal, break_, continue_ };
   struct Frame;
-  /// One step, while what it calls is evaluated.
+  /// Counts one level of nesting during an evaluation.
   struct Deeper {
     explicit Deeper(Evaluator& of) : run(of) {
       if (++run.depth_ > max_evaluation_depth)
@@ -93,18 +94,18 @@ class Evaluator {
   std::string root_;
   std::string* out_ = &root_;
   std::vector<std::pair<size_t, size_t>> spans_;
-  size_t counted_bytes_ = 0, counted_length_ = 0;  ///< of root_, for the spans
+  size_t counted_bytes_ = 0, counted_length_ = 0;  ///< bytes and code points of root_ that were counted, for the spans
   int line_ = 1, depth_ = 0;
 };
 
-/// The arguments in the order of `names`; null: not given. `needed`: how many must be.
+/// Returns the arguments in the order of `names`; null if not given. `needed`: the number of required arguments.
 std::vector<const Value*> bound(std::string_view function, const Arguments& arguments,
                                 std::initializer_list<std::string_view> names, size_t needed = 0);
 int64_t whole_number(const Value& value);
 
 Value run_filter(Evaluator& run, const std::string& name, const Value& input, const Arguments& arguments);
 bool run_test(Evaluator& run, const std::string& name, const Value& value, const Arguments& arguments);
-/// Returns true if a string, list or dict has a method of that name which templates may call.
+/// Returns true if a string, list or dict has a method of that name that templates may call.
 bool has_method(const Value& object, std::string_view name);
 Value run_method(Evaluator& run, const std::string& name, const Value& self, const Arguments& arguments);
 /// Python's operators.

@@ -11,7 +11,7 @@ namespace {
 
 using List = std::vector<Value>;
 
-/// The value at "a.b.0" of an item.
+/// Returns the value at the path "a.b.0" of an item.
 Value at_path(Evaluator& run, const Value& item, const Value& path) {
   if (!path.is_text()) return run.item(item, path);
   Value value = item;
@@ -27,7 +27,7 @@ Value at_path(Evaluator& run, const Value& item, const Value& path) {
   return value;
 }
 
-/// Returns the value that the sorting filters compare: strings are in small letters unless `exact`.
+/// Returns the value that the sorting filters compare: strings are in lower case unless `exact`.
 Value sort_key(Evaluator& run, const Value& item, const Value* path, bool exact) {
   const Value key = path && !path->is(Kind::none) ? at_path(run, item, *path) : item;
   return key.is_text() && !exact ? run.text(in_small_letters(key.text())) : key;
@@ -35,7 +35,7 @@ Value sort_key(Evaluator& run, const Value& item, const Value* path, bool exact)
 
 bool is_true(const Value* value) { return value && value->truthy(); }
 
-/// select, reject, selectattr, rejectattr: the items for which a test holds, or that are true.
+/// The filters select, reject, selectattr and rejectattr.
 Value selected(Evaluator& run, const std::string& name, const Value& input, const Arguments& given) {
   const bool by_attribute = name.ends_with("attr"), wanted = name.starts_with("select");
   const size_t test = by_attribute ? 1 : 0;
@@ -195,7 +195,7 @@ Value joined(Evaluator& run, const std::string& name, const Value& input, const 
   return run.text(std::move(out));
 }
 
-/// min, max, unique, sum
+/// The filters min, max, unique and sum.
 Value reduced(Evaluator& run, const std::string& name, const Value& input, const Arguments& given) {
   if (name == "sum") {
     const auto options = bound(name, given, {"attribute", "start"});
@@ -222,7 +222,7 @@ Value reduced(Evaluator& run, const std::string& name, const Value& input, const
   return chosen.empty() ? Value::undefined("No aggregated item, sequence was empty.") : chosen[0];
 }
 
-/// Each word's first letter large: unlike str.title(), an apostrophe does not begin a word.
+/// Capitalizes each word. Unlike in str.title(), an apostrophe does not begin a word.
 std::string titled(const std::string& text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -244,7 +244,7 @@ int64_t size_of(const Value& value) {
 
 using Filter = Value (*)(Evaluator&, const std::string& name, const Value& input, const Arguments& given);
 
-/// str methods as filters; what comes out of `safe` stays so.
+/// String methods as filters; the result of a safe string is safe.
 Value of_text(Evaluator& run, const std::string& name, const Value& input, const Arguments& given) {
   const std::string text = run.to_text(input);
   std::string out;
@@ -297,7 +297,7 @@ Value sorted_items(Evaluator& run, const std::string& name, const Value& input, 
                 [&](const Value& item) { return sort_key(run, item, options[2], is_true(options[1])); });
 }
 
-/// length, list, items, abs, attr, replace
+/// The filters length, list, items, abs, attr and replace.
 Value simple(Evaluator& run, const std::string& name, const Value& input, const Arguments& given) {
   if (name == "attr") return run.attribute(input, run.to_text(*bound(name, given, {"name"}, 1)[0]));
   if (name == "replace") {
@@ -330,7 +330,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
   return table;
 }
 
-/// Tests without an argument that look at the value's kind.
+/// Tests without an argument that depend on the value's kind.
 bool kind_test(const std::string& name, const Value& value, bool& known) {
   const bool undefined = value.is(Kind::undefined), text = value.is_text();
   if (name == "defined") return !undefined;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr auto npos = std::string_view::npos;
 
-/// LF for CR LF and CR; one at the end goes.
+/// Replaces CR LF and CR by LF, and removes one LF at the end.
 std::string with_plain_lines(std::string_view source) {
   std::string out;
   for (size_t i = 0; i < source.size(); ++i) {
@@ -23,7 +23,7 @@ std::string with_plain_lines(std::string_view source) {
 
 bool is_name_byte(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80); }
 
-/// Python's unicode-escape rules.
+/// Unescapes a string by Python's unicode-escape rules.
 std::string unescaped(std::string_view text, int line) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -95,7 +95,7 @@ class Lexer {
     return npos;
   }
 
-  /// The bytes of {% name %} at `begin`, or 0. `trims`: the newline behind it belongs to it.
+  /// Returns the size of {% name %} at `begin`, or 0. `trims`: it includes a following newline.
   size_t size_of_tag(size_t begin, std::string_view name, bool trims) const {
     const std::string_view tag = rest_.substr(begin);
     size_t at = 2;
@@ -110,7 +110,7 @@ class Lexer {
     return text.size() - stripped(text.substr(at), true, false).size();
   }
 
-  /// Returns the position behind the tag's end mark at `at` and the white space that it trims, or 0 if there is none.
+  /// Returns the position after the tag's end mark at `at` and the white space that it trims, or 0 if there is none.
   static size_t end_of_tag(std::string_view text, size_t at, std::string_view end, bool trims) {
     const bool minus = text.substr(at).starts_with('-'), plus = trims && text.substr(at).starts_with('+');
     if (minus || plus) ++at;
@@ -132,7 +132,7 @@ class Lexer {
     if (!text.empty()) add(TokenKind::data, text);
   }
 
-  /// The text before a tag, less the white space that the tag takes, and the tag's two characters and sign.
+  /// Consumes the text before a tag, without the white space that the tag removes, and the tag's begin mark and sign.
   void take_data(std::string_view before, bool prints) {
     const size_t size = before.size();
     const char sign = rest_.size() > size + 2 ? rest_[size + 2] : ' ';
@@ -180,12 +180,12 @@ class Lexer {
   void code(bool prints) {
     add(prints ? TokenKind::print_begin : TokenKind::block_begin, "");
     const std::string_view end = prints ? "}}" : "%}";
-    std::string open;  // brackets that wait for their end
+    std::string open;  // brackets that are still open
     for (;;) {
       take(behind_space(rest_, 0));
       if (rest_.empty()) throw SyntaxError{concat("found a tag without its end, expected ", end), line_};
       if (open.empty()) {
-        // trim_blocks: a newline belongs to the end of a block, not to that of {{ }}.
+        // trim_blocks: a newline belongs to the end of a block, but not to the end of {{ }}.
         if (const size_t size = end_of_tag(rest_, 0, end, !prints); size > 0) {
           add(prints ? TokenKind::print_end : TokenKind::block_end, end);
           take(size);
@@ -256,7 +256,7 @@ class Lexer {
   std::string_view rest_;
   std::vector<Token> tokens_;
   int line_ = 1;
-  bool starts_line_ = true;  ///< nothing, or a newline, stands before `rest_`
+  bool starts_line_ = true;  ///< true if nothing or a newline precedes `rest_`
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ int64_t checked(bool overflow, const int64_t& value) {
   return value;
 }
 
-/// Python's floor division and remainder.
+/// Returns Python's floor division or remainder.
 Value divided(const std::string& sign, const Value& left, const Value& right) {
   if (right.as_number() == 0) fail("division by zero");
   const bool whole = left.is_whole() && right.is_whole();
@@ -60,7 +60,7 @@ Value repeated(Evaluator& run, const Value& value, int64_t count) {
   return run.list(value.kind, std::move(items));
 }
 
-/// One conversion of "..." % arguments: `spec` is what stands between % and its letter.
+/// Formats one conversion of "..." % arguments; `spec` is the text between % and its letter.
 std::string converted(Evaluator& run, const std::string& spec, char letter, const Value& value) {
   if (spec.find_first_not_of("-+ #0123456789.") != std::string::npos)
     fail("the format ", brief(spec), " is not supported");
@@ -94,7 +94,7 @@ std::string converted(Evaluator& run, const std::string& spec, char letter, cons
   return buffer;
 }
 
-/// str.format() with {}, {0}, {name} and a format after a colon.
+/// Implements str.format() with {}, {0}, {name} and a format after a colon.
 std::string brace_format(Evaluator& run, const std::string& format, const Arguments& given) {
   std::string out;
   size_t automatic = 0;
@@ -141,7 +141,7 @@ Value parts(Evaluator& run, const std::vector<std::string_view>& views) {
   return run.list(Kind::list, std::move(items));
 }
 
-/// Without a separator, white space of any length separates.
+/// Splits a text. Without a separator, white space of any length separates.
 Value split(Evaluator& run, std::string_view text, const Arguments& given, bool from_right) {
   const auto options = bound("split", given, {"sep", "maxsplit"});
   int64_t most = options[1] ? whole_number(*options[1]) : -1;
@@ -158,7 +158,7 @@ Value split(Evaluator& run, std::string_view text, const Arguments& given, bool 
         put(text);
         break;
       }
-      size_t size = 0;  // of the word
+      size_t size = 0;  // size of the word
       if (!from_right) {
         while (size < text.size() && stripped(text.substr(size), true, false).size() == text.size() - size) {
           ++size;
@@ -221,7 +221,7 @@ bool starts_or_ends(const std::string& name, const std::string& text, const Argu
   return what.is(Kind::tuple) ? std::any_of(what.items().begin(), what.items().end(), holds) : holds(what);
 }
 
-/// str.isdigit() and its kin: every character is one, and there is one.
+/// Implements str.isdigit() and similar: the text is not empty and every character matches.
 bool is_all(const std::string& name, const std::string& text) {
   bool any = false;
   for (size_t at = 0; at < text.size();) {
@@ -244,7 +244,7 @@ bool is_all(const std::string& name, const std::string& text) {
   return any;
 }
 
-/// str.title(): whatever follows no letter begins a word.
+/// Implements str.title(): a letter that does not follow a letter begins a word.
 std::string python_title(const std::string& text) {
   std::string out;
   bool inside = false;
@@ -258,7 +258,7 @@ std::string python_title(const std::string& text) {
   return out;
 }
 
-/// find, rfind, index, rindex, count
+/// Implements find, rfind, index, rindex and count.
 Value searched(const std::string& name, const std::string& text, const Arguments& given) {
   const Value& what = *bound(name, given, {"sub"}, 1)[0];
   if (!what.is_text()) fail("must be str, not ", type_name(what));
@@ -374,7 +374,7 @@ Value add(Evaluator& run, const Value& left, const Value& right) {
   }
   if (left.is_number() && right.is_number()) return Value(left.as_number() + right.as_number());
   if (left.is_text() && right.is_text()) {
-    // Python's Markup escapes what is no Markup.
+    // Python's Markup escapes strings that are not Markup.
     const bool safe = left.safe || right.safe;
     Value sum = run.text((safe && !left.safe ? html_escaped(left.text()) : left.text()) +
                          (safe && !right.safe ? html_escaped(right.text()) : right.text()));

@@ -11,7 +11,7 @@ class Parser : Expressions {
   NodePtr whole() { return body({}); }
 
  private:
-  /// Up to a tag of one of these names, whose name is left as the current token.
+  /// Parses up to a tag of one of these names; the name stays the current token.
   NodePtr body(std::initializer_list<std::string_view> ends) {
     const Deeper deeper(*this);
     NodePtr block = make(Op::block);
@@ -36,7 +36,7 @@ class Parser : Expressions {
     }
   }
 
-  /// The body of a tag, and its end.
+  /// Parses the body of a tag and its end.
   NodePtr body_to(std::string_view end) {
     end_block();
     NodePtr block = body({end});
@@ -59,7 +59,7 @@ class Parser : Expressions {
     if (name == "call") {
       next();
       const bool has_parameters = is_sign("(");
-      // The parameters of what the caller says stand before the call.
+      // The parameters of the caller block precede the call.
       NodePtr caller = make(Op::macro, "caller");
       if (has_parameters) parameters(*caller);
       NodePtr call = expression();

@@ -16,7 +16,7 @@ class Expressions {
  protected:
   explicit Expressions(std::string_view source) : tokens_(tokens_of(source)) {}
 
-  /// The tree becomes deeper while this lives, and with each further operator of a chain.
+  /// Counts one level of the tree during its lifetime, and one for each further operator of a chain.
   struct Deeper {
     explicit Deeper(Expressions& of) : parser(of), before(of.depth_) { grow(); }
     ~Deeper() { parser.depth_ = before; }
@@ -79,7 +79,7 @@ class Expressions {
   }
 
   NodePtr expression();
-  /// Expressions with commas between them become a tuple. `conditions`: each may be an inline if.
+  /// Parses expressions; several with commas become a tuple. `conditions`: each may be an inline if.
   NodePtr tuple(bool conditions);
   NodePtr either();
   NodePtr both();
@@ -97,15 +97,15 @@ class Expressions {
   void items_to(Node& node, std::string_view end, bool pairs);
   NodePtr postfix(NodePtr node);
   NodePtr subscript(NodePtr object);
-  /// A call, filter or test whose arguments in brackets begin here.
+  /// Parses the arguments in brackets of a call, filter or test.
   NodePtr call(Op op, const std::string& name, NodePtr object);
   std::string dotted_name();
-  /// Filters, the first of which has no | before it where `starts_inline`; null: of a block.
+  /// Parses filters; the first one has no | before it if `starts_inline`. `node`: null for a filter block.
   NodePtr filter_chain(NodePtr node, bool starts_inline);
   NodePtr filters_and_tests(NodePtr node);
   NodePtr test(NodePtr value);
 
-  Node* macro_ = nullptr;  ///< whose body this is
+  Node* macro_ = nullptr;  ///< the macro whose body is being parsed
 
  private:
   const std::vector<Token> tokens_;

@@ -5,7 +5,7 @@
 
 namespace blipft::jinja {
 
-/// A scope while a body runs. It stays behind where a macro may read it later.
+/// A scope during the evaluation of a body. It is kept if a macro may read it later.
 struct Evaluator::Frame {
   Frame(Evaluator& of, Scope* parent) : evaluator(of), before(of.scope_) {
     evaluator.meter.spend(scope_cost);
@@ -118,7 +118,7 @@ Evaluator::Flow Evaluator::run_loop(const Node& node) {
 
 Evaluator::Flow Evaluator::run_items(const Node& node, std::vector<Value> items) {
   const Value loop = list(Kind::loop, std::move(items));
-  bool completed = false;  // a whole body has run: as in Jinja, "else" runs where none has
+  bool completed = false;  // true after a complete body: as in Jinja, "else" runs if there was none
   for (size_t i = 0; i < loop.items().size(); ++i) {
     const Frame frame(*this, scope_);
     loop.box->at = i;

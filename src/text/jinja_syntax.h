@@ -1,4 +1,4 @@
-// The syntax of chat templates: from their text to tokens, and from these to a tree.
+// The syntax of chat templates: text to tokens, and tokens to a tree.
 #pragma once
 
 #include <memory>
@@ -16,11 +16,12 @@ enum class TokenKind : uint8_t {
 
 struct Token {
   TokenKind kind = TokenKind::end;
-  std::string text;  ///< of strings what they say
+  std::string text;  ///< for strings, their value
   int line = 1;
 };
 
-/// Jinja's lexer with trim_blocks and lstrip_blocks, as transformers sets it up. Throws SyntaxError.
+/// Splits a template into tokens as Jinja does with trim_blocks and lstrip_blocks, which transformers sets. Throws
+/// SyntaxError.
 std::vector<Token> tokens_of(std::string_view source);
 
 struct SyntaxError {
@@ -48,12 +49,12 @@ struct Node {
   int line = 1;
   std::string text;  ///< a name, an operator, the text of data
   std::vector<std::unique_ptr<Node>> parts;
-  std::vector<std::string> names;  ///< of arguments ("": by place; "*", "**"), parameters, operators
-  Value value;                     ///< of constants
-  bool takes_caller = false, takes_varargs = false, takes_kwargs = false;  ///< of macros
+  std::vector<std::string> names;  ///< names of arguments ("": positional; "*", "**"), of parameters, or operators
+  Value value;                     ///< the value of a constant
+  bool takes_caller = false, takes_varargs = false, takes_kwargs = false;  ///< used by macros
 };
 
-/// The whole template. Throws SyntaxError.
+/// Parses a whole template. Throws SyntaxError.
 std::unique_ptr<Node> parse(std::string_view source);
 
 }  // namespace blipft::jinja

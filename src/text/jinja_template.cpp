@@ -8,7 +8,7 @@
 namespace blipft {
 namespace {
 
-/// Adds the names and strings of a tree; returns whether it has {% generation %}.
+/// Adds the names and strings of a tree. Returns true if it has {% generation %}.
 bool collect(const jinja::Node& node, std::set<std::string>& names) {
   if (node.op == jinja::Op::name || node.op == jinja::Op::attribute) names.insert(node.text);
   if (node.value.is_text()) names.insert(node.value.text());
@@ -17,7 +17,7 @@ bool collect(const jinja::Node& node, std::set<std::string>& names) {
   return marks;
 }
 
-/// Positions in code points become positions in bytes, at most the text's end.
+/// Converts positions from code points to bytes, at most the text's end.
 void to_bytes(std::string_view text, std::vector<std::pair<size_t, size_t>>& spans) {
   std::vector<size_t*> positions;
   for (auto& [begin, end] : spans) positions.insert(positions.end(), {&begin, &end});

@@ -1,4 +1,4 @@
-// A chat template: the Jinja text that a model's folder has, as transformers runs it.
+// ChatTemplate: a Jinja template of a model's folder, with the semantics of transformers.
 #pragma once
 
 #include <ctime>
@@ -21,19 +21,19 @@ class ChatTemplate {
  public:
   struct Text {
     std::string text;
-    /// The parts of the text that stand in {% generation %} blocks: [begin, end) in bytes.
+    /// The parts of the text from {% generation %} blocks: [begin, end) in bytes.
     std::vector<std::pair<size_t, size_t>> spans;
   };
 
-  /// `name`: the file or key, for messages. An error of the syntax is render()'s: a run may never render anything.
+  /// `name`: the file or key, for messages. render() reports syntax errors, because a run may never render anything.
   ChatTemplate(std::string_view source, std::string name);
 
-  /// `variables`: an object of what the template may read: messages, add_generation_prompt, bos_token... `now`: what
-  /// strftime_now() calls today. Throws UserError with name and line; time, memory and depth are bounded.
+  /// `variables`: an object with the template's variables: messages, add_generation_prompt, bos_token... `now`: the
+  /// time of strftime_now(). Throws UserError with name and line; time, memory and depth are bounded.
   Text render(const nlohmann::ordered_json& variables, const std::tm& now) const;
   /// Returns true if the template has {% generation %} blocks.
   bool marks_answers() const { return marks_answers_; }
-  /// Returns true if the template names this variable or key. It prints nothing that it does not name.
+  /// Returns true if the template names this variable or key; it can only print what it names.
   bool reads(const std::string& key) const { return names_.contains(key); }
 
  private:
@@ -44,7 +44,7 @@ class ChatTemplate {
   bool marks_answers_ = false;
 };
 
-/// Messages as transformers 5 hands them to a template: without keys that are null, and reasoning under the names
+/// Returns messages as transformers 5 passes them to a template: without null keys, and with reasoning under the keys
 /// reasoning_content and thinking.
 nlohmann::ordered_json chat_messages(const nlohmann::ordered_json& messages);
 

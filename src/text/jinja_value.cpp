@@ -26,7 +26,7 @@ void set_depth(Box& box) {
   if (box.depth > max_depth) fail("lists or dicts are nested more than ", max_depth, " deep");
 }
 
-/// The shortest digits that read back as the same number, as Python writes them.
+/// Returns the shortest digits that parse to the same number, as Python does.
 std::string number_text(double number, const char* nan, const char* infinity) {
   if (std::isnan(number)) return nan;
   if (std::isinf(number)) return (number < 0 ? "-" : "") + std::string(infinity);
@@ -56,7 +56,7 @@ std::string hex(const char* prefix, int digits, uint32_t c) {
   return buffer;
 }
 
-/// Python's repr() of a string.
+/// Returns Python's repr() of a string.
 std::string quoted(const std::string& text) {
   const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);

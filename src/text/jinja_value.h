@@ -1,4 +1,4 @@
-// Values of chat templates: those of Python that Jinja's templates meet, and how Python prints them.
+// Values of chat templates: the Python values that templates use, and their text in Python.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Node;
 struct Scope;
 struct Box;
 
-/// A template's error before its place is known; ChatTemplate::render() adds the place.
+/// A template's error before its position is known; ChatTemplate::render() adds the place.
 struct Failure {
   std::string message;
 };
@@ -26,7 +26,7 @@ template <class... Parts>
   throw Failure{concat(parts...)};
 }
 
-/// Meter: the cost that a rendering may still cause. One unit is the cost of one byte that it makes.
+/// Meter: the cost that a rendering may still cause. One unit is the cost of one output byte.
 constexpr size_t step_cost = 64, item_cost = 64, scope_cost = 512;
 struct Meter {
   int64_t left = int64_t{256} << 20;
@@ -42,10 +42,10 @@ enum class Kind : uint8_t {
 
 struct Value {
   Kind kind = Kind::undefined;
-  bool safe = false;    ///< a string of the filter "safe": `+` escapes what is added to it
-  int64_t integer = 0;  ///< also of booleans: 0 or 1
+  bool safe = false;    ///< a string of the filter "safe": `+` escapes the other operand
+  int64_t integer = 0;  ///< the value of an integer, or of a boolean: 0 or 1
   double number = 0;
-  std::shared_ptr<Box> box;  ///< of the other kinds, and of integers of 64 bits: their digits
+  std::shared_ptr<Box> box;  ///< contents of the other kinds, and the digits of integers that need more than 64 bits
 
   Value() = default;
   explicit Value(bool value) : kind(Kind::boolean), integer(value) {}
@@ -65,7 +65,7 @@ struct Value {
   bool is_whole() const { return kind == Kind::boolean || kind == Kind::integer; }
   bool is_sequence() const { return kind == Kind::list || kind == Kind::tuple; }
   double as_number() const { return kind == Kind::number ? number : static_cast<double>(integer); }
-  const std::string& text() const;  ///< of strings, functions (their name), undefined values (why they are)
+  const std::string& text() const;  ///< text of a string, name of a function, or reason of an undefined value
   const std::vector<Value>& items() const;
   const std::vector<Value>& keys() const;
   bool truthy() const;
@@ -74,40 +74,40 @@ struct Value {
 /// The contents of a value. Only the contents of namespaces and loops change after they are made.
 struct Box {
   std::string text;
-  std::vector<Value> items, keys;  ///< keys: of dicts and namespaces, one for each item
-  int depth = 0;                   ///< of lists inside of each other
+  std::vector<Value> items, keys;  ///< keys: one for each item of a dict or namespace
+  int depth = 0;                   ///< nesting depth of lists
   size_t at = 0;                   ///< a loop's position
   const Node* macro = nullptr;
   Scope* scope = nullptr;
 };
 
 Value from_json(const nlohmann::ordered_json& json);
-/// Python's name of the value's type, as its error messages have it.
+/// Returns Python's name of the value's type, as in its error messages.
 const char* type_name(const Value& value);
 bool equal(const Value& a, const Value& b, Meter& meter);
-/// Less than; fails where Python has no order.
+/// Returns a < b; fails if Python does not order the values.
 bool less(const Value& a, const Value& b, Meter& meter);
-/// The value of a dict or namespace, or null.
+/// Returns the value of a key in a dict or namespace, or null.
 const Value* find(const Value& dict, const Value& key, Meter& meter);
 const Value* find(const Value& dict, std::string_view key);
-/// Python's str() and repr().
+/// Return Python's str() and repr().
 std::string to_text(const Value& value, Meter& meter);
 std::string repr(const Value& value, Meter& meter);
 struct JsonStyle {
   bool ascii = false, sort_keys = false;
   std::string indent, item_separator = ", ", key_separator = ": ";
-  bool lines = false;  ///< items on lines of their own
+  bool lines = false;  ///< each item on a separate line
 };
 std::string to_json(const Value& value, const JsonStyle& style, Meter& meter, int depth = 0);
 std::string html_escaped(std::string_view text);
 
-// Strings by code points.
+// Functions on code points.
 size_t length_of(std::string_view text);
-/// The code points as strings.
+/// Returns the code points as strings.
 std::vector<Value> characters(std::string_view text);
-/// str.splitlines()
+/// Implements str.splitlines().
 std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends = false);
-/// str.strip(), lstrip(), rstrip(); `set`: the characters to take away, null: white space.
+/// Implements str.strip(), lstrip() and rstrip(). `set`: the characters to remove; null: white space.
 std::string_view stripped(std::string_view text, bool left, bool right, const std::string* set = nullptr);
 
 }  // namespace blipft::jinja

@@ -1,4 +1,4 @@
-// How records become text, by the run file and the tokenizer's files.
+// Settings that convert records to text, from the run file and the tokenizer's files.
 #include <ctime>
 #include <filesystem>
 
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// `read`'s result, or nothing where it cannot be read.
+/// Returns the result of `read`, or nullopt if it throws UserError.
 template <class Read>
 auto or_nothing(const Read& read) -> decltype(read()) {
   try {
@@ -25,7 +25,7 @@ auto or_nothing(const Read& read) -> decltype(read()) {
   }
 }
 
-/// A JSON file of a model's folder; what cannot be read counts as empty: it may be of no use here.
+/// Returns a JSON file of a model's folder, or an empty object if it cannot be read, because it may not be needed.
 Json folder_json(const fs::path& file) {
   const Json json = or_nothing([&] { return io::read_json_file<Json>(file.string()); });
   return json.is_object() ? json : Json::object();
