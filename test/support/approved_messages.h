@@ -1,4 +1,4 @@
-// The wording of messages, which is approved in one file: a test asserts what a message is about, and this its words.
+// Approval of the wording of messages: tests assert the subject of a message, and this class its words.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@
 
 namespace blipft::testing {
 
-/// Returns true if the text has these parts in this order: the place and key, what was found, the remedy.
+/// Returns true if the text has these parts in this order: file and key, the found value, the remedy.
 inline bool names(std::string_view text, std::initializer_list<std::string_view> parts) {
   size_t from = 0;
   for (const std::string_view part : parts) {
@@ -23,8 +23,8 @@ inline bool names(std::string_view text, std::initializer_list<std::string_view>
   return true;
 }
 
-/// Lines of test/approved_messages.txt, in the order of the alphabet. With BLIPFT_APPROVE=1 in the environment it is written anew
-/// from the messages of the cases that run: build/cpu/tests -ts=config.
+/// Lines of test/approved_messages.txt, in alphabetical order. With BLIPFT_APPROVE=1 in the environment the file is
+/// rewritten from the messages of the tests that run: build/cpu/tests -ts=config.
 class ApprovedMessages {
  public:
   static void check(std::string message) {
@@ -52,7 +52,7 @@ class ApprovedMessages {
   std::set<std::string> messages_;
 };
 
-/// A message whose words are approved; "" where there is none.
+/// Returns a message after checking that its wording is approved; returns "" for "".
 inline std::string approved(const std::string& message) {
   if (!message.empty()) ApprovedMessages::check(message);
   return message;

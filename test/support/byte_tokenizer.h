@@ -1,4 +1,4 @@
-// A tokenizer whose ids anyone can count.
+// A tokenizer with one id per byte.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace blipft::testing {
 
-/// Id 2, then each byte's value, then `suffix`.
+/// Encodes a text as id 2, the value of each byte, and `suffix`.
 class ByteTokenizer final : public Tokenizer {
  public:
   explicit ByteTokenizer(std::vector<int32_t> suffix = {}) : suffix_(std::move(suffix)) {}

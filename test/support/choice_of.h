@@ -1,4 +1,4 @@
-// The values of a run file's choices by their words, for tests that loop over words.
+// The values of a run file's choices by their words, for tests with loops over words.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace blipft {
 
-/// The value that `word` stands for. Throws Error if there is none.
+/// Returns the enumerator of `word`. Throws Error if there is none.
 template <Choice E>
 E choice_of(std::string_view word) {
   const std::optional<E> value = find_choice<E>(word);

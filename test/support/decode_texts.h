@@ -1,4 +1,4 @@
-// Texts that grow in slots, in ordinary memory, for tests of decoding on the CPU.
+// Texts that are generated in slots, in ordinary memory, for tests of decoding on the CPU.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline uint64_t splitmix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/// The logits of tools/blipft_golden/generation.py: of the id that follows `length` ids that end with these two.
+/// The logits of tools/blipft_golden/generation.py for the id that follows `length` ids with these two at the end.
 struct TableModel {
   uint64_t seed = 0;
   int64_t vocabulary = 0;
@@ -40,7 +40,7 @@ struct TableModel {
   }
 };
 
-/// The state of some slots.
+/// The decoding state of several slots.
 struct DecodeTexts {
   int64_t slots, most;
   std::vector<int32_t> ids, lengths, prompt_lengths, limits, done;
@@ -72,7 +72,7 @@ struct DecodeTexts {
   std::vector<int32_t> new_ids(int64_t slot) const {
     return {ids.begin() + slot * most + prompt_lengths[size(slot)], ids.begin() + slot * most + lengths[size(slot)]};
   }
-  /// Logits of the slot's next id; of one that does not grow, numbers that mean nothing.
+  /// Writes the logits of the slot's next id; arbitrary numbers for an inactive slot.
   void logits(const TableModel& model, int64_t slot, float* row) const {
     std::fill_n(row, model.vocabulary, -1e30f);
     if (!grows(slot)) return;

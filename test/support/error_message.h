@@ -1,4 +1,4 @@
-// The message of the error that an action ends with, for tests that read it.
+// The message of the error that an action throws, for tests.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace blipft::testing {
 
-/// "" where none is thrown. E: the kind of error that is expected; others pass.
+/// Returns the message, or "" if nothing is thrown. E: the expected type of error; other types are not caught.
 template <class E = UserError, class Action>
 std::string message_of(const Action& action) {
   try {

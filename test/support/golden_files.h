@@ -1,4 +1,5 @@
-// Golden data: a set is one archive, test/golden/SET.safetensors, which holds each file of the set as a tensor of bytes.
+// Golden data: a set is one archive, test/golden/SET.safetensors, which holds each file of the set as a tensor of
+// bytes.
 #pragma once
 
 #include <mutex>
@@ -21,8 +22,8 @@ inline void unpack_golden_set(const std::string& set, const TemporaryDirectory& 
   }
 }
 
-/// The path of a set's folder, "llama_gqa", or of a file, "images/gray.jpg". The first call for a set unpacks its archive into
-/// a folder that lasts as long as the process.
+/// Returns the path of a set's folder, "llama_gqa", or of a file, "images/gray.jpg". The first call for a set unpacks
+/// its archive into a folder that is removed at the end of the process.
 inline std::string golden_path(const std::string& name) {
   static std::mutex mutex;
   static const TemporaryDirectory folder;

@@ -1,10 +1,11 @@
-// Faults of GPUs and of NCCL in a running program that links both as shared libraries, preloaded into it:
+// Injects faults of GPUs and of NCCL into a running program, as a preloaded library. The program must link both as shared
+// libraries.
 //
 //   nvcc -shared -cudart shared -Xcompiler -fPIC -arch native -o gpu_faults.so test/support/gpu_faults.cu -ldl
 //   FAULT=gpu|nccl FAULT_FILE=PATH LD_PRELOAD=gpu_faults.so blipft ...
 //
-// Once there is a file at PATH: gpu: the stream of a graph that is launched writes to address 16 before it. nccl: every
-// communicator says that it has failed behind the program's back.
+// Once a file exists at PATH: with gpu, the stream of each launched graph first writes to address 16; with nccl, every
+// communicator reports an asynchronous error.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -30,7 +31,7 @@ Function real(Function, const char* name) {
 
 }  // namespace
 
-// The header declares cudaGraphLaunch for kernels too, which cannot be meant here: hence the other name in this file.
+// This function has another name in C++ because the header also declares an overload of cudaGraphLaunch.
 extern "C" cudaError_t launch_graph(cudaGraphExec_t graph, cudaStream_t stream) __asm__("cudaGraphLaunch");
 
 extern "C" cudaError_t launch_graph(cudaGraphExec_t graph, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// A storage policy for tests that look at gradients.
+// A storage policy for tests that read gradients.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace blipft::testing {
 
-/// Gradients are there after the step, for comparisons, also where a run would not hold them. All else is stored as the
-/// config says, or, without one, as the precision and the optimizer do.
+/// Keeps gradients after the step, for comparisons, also if a run would not hold them. Everything else is stored as the
+/// config says, or without a config as precision and optimizer require.
 struct HoldGradients : StoragePolicy {
   HoldGradients() = default;
   explicit HoldGradients(const Config& config) : of_run(make_storage_policy(storage_settings(config))) {}

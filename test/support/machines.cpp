@@ -1,9 +1,9 @@
-// Machines that are pretended, for a program that links MPI as a shared library, preloaded into it:
+// Simulates several machines for a program that links MPI as a shared library, as a preloaded library:
 //
 //   mpicxx -shared -fPIC -o machines.so test/support/machines.cpp
 //   MACHINES=0,0,1,1 LD_PRELOAD=machines.so blipft ...
 //
-// MACHINES has a number for each rank: those of the same one share a machine, wherever they run.
+// MACHINES has a number for each rank: ranks with equal numbers appear to share a machine.
 #include <mpi.h>
 
 #include <cstdio>

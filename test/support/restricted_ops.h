@@ -1,4 +1,4 @@
-// GPU ops as other GPUs than this one have them; with CUDA alone.
+// GPU ops with the limits of other GPUs; only with CUDA.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace blipft::test {
 
-/// As on a GPU whose blocks have at most `shared_bytes` of shared memory, and without warpgroup products.
+/// Simulates a GPU with at most `shared_bytes` of shared memory per block and without warpgroup products.
 class RestrictedOps : public CudaOps {
  public:
   RestrictedOps(Device& device, int shared_bytes, bool tf32 = false) : CudaOps(device, "", GemmEffort::quick, tf32) {

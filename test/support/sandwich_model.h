@@ -1,6 +1,6 @@
-// A decoder of texts that no file of src/ knows, as one file made of blocks: RMSNorms around each branch, grouped heads,
-// every second layer within a window, a gated MLP, and a head that is tied to the embeddings and has soft-capped logits.
-// It shows what a family has to say; test/models/sandwich_model_test.cpp has the same in f64.
+// A decoder of texts that no file of src/ knows, as one file made of blocks: RMSNorms around each branch, grouped
+// heads, every second layer within a window, a gated MLP, and a head that is tied to the embeddings and has soft-capped
+// logits. It is an example of a family; test/models/sandwich_model_test.cpp computes it in f64.
 //
 // Dimension legend: V vocabulary, H hidden size, F inner size, N heads of queries and K of keys and values, of size D.
 #pragma once
@@ -14,7 +14,7 @@ namespace blipft::testing {
 
 struct SandwichSizes {
   int64_t vocabulary = 128, hidden = 16, inner = 24, layers = 4, heads = 4, kv_heads = 2, head_size = 6;
-  int64_t positions = 40, window = 3;      // of layers 1, 3, ...
+  int64_t positions = 40, window = 3;      // window: of layers 1, 3, ...
   float eps = 1e-5f, cap = 3, init_std = 0.3f;
 };
 

@@ -10,7 +10,7 @@
 
 namespace blipft::testing {
 
-/// Made empty, and removed with all that is in it when this ends.
+/// Creates an empty folder, and removes it with its content in the destructor.
 class TemporaryDirectory {
  public:
   const std::filesystem::path path = make();
@@ -23,7 +23,7 @@ class TemporaryDirectory {
     std::filesystem::remove_all(path, ignored);
   }
   std::string operator/(const std::string& name) const { return (path / name).string(); }
-  /// The path of a new file with this content; folders on the way to it are made.
+  /// Writes a new file with this content and returns its path; creates missing folders.
   std::string write(const std::string& name, const std::string& content) const {
     const std::filesystem::path file = path / name;
     std::filesystem::create_directories(file.parent_path());
@@ -33,7 +33,7 @@ class TemporaryDirectory {
 
  private:
   static std::filesystem::path make() {
-    std::string name = (std::filesystem::temp_directory_path() / "blipft_test_XXXXXX").string();  // as mkdtemp wants it
+    std::string name = (std::filesystem::temp_directory_path() / "blipft_test_XXXXXX").string();  // the template of mkdtemp
     REQUIRE(mkdtemp(name.data()));
     return name;
   }

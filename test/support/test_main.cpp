@@ -1,5 +1,5 @@
-// doctest's main, with memory that is kept: the cases take and free images of hundreds of megabytes thousands of times, and
-// fresh pages for each cost more than the cases, on a virtual machine several minutes.
+// doctest's main. It keeps freed memory: the cases allocate and free images of hundreds of megabytes thousands of
+// times, and new pages for each would cost more than the cases, several minutes on a virtual machine.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <malloc.h>

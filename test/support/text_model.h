@@ -1,5 +1,4 @@
-// A text-only model for tests: embeddings, layers with norms before, head. It reads no pictures and puts nothing before a
-// text.
+// A text-only model for tests: embeddings, pre-norm layers, head. It reads no pictures and has no rows before a text.
 #pragma once
 
 #include "models/blocks/attention.h"
@@ -41,7 +40,7 @@ class TextModel : public TextOnlyModel<LanguageModel> {
   double unit_flops(const Unit&, Phase, int64_t, const TextRows&) const override { return 0; }
 
  private:
-  static constexpr int64_t kOffset = 2;    // of the positions, as text_embed wants it
+  static constexpr int64_t kOffset = 2;    // offset of the positions for text_embed
 
   Layer make_layer(const std::string& name, Unit& unit, float p, uint32_t site) const {
     const int64_t h = sizes_.hidden;

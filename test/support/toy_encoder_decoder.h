@@ -1,5 +1,5 @@
-// A toy encoder-decoder for tests, which no family of src/ is: layer norms after the sums in the encoder, RMSNorms around the
-// branches in the decoder, grouped heads, relative positions of few buckets on both sides, one embedding for both.
+// A toy encoder-decoder for tests, which is no family of src/: post-norm layer norms in the encoder, RMSNorms around
+// the branches in the decoder, grouped heads, relative positions with few buckets on both sides, one shared embedding.
 #pragma once
 
 #include "models/blocks/attention.h"
@@ -13,7 +13,7 @@ class ToyEncoderDecoder : public TextOnlyModel<EncoderDecoder> {
  public:
   struct Design {
     float dropout = 0;
-    bool tied = false;                     // the head is the embedding, and what it reads is scaled
+    bool tied = false;                     // true: the head is the embedding, and its input is scaled
   };
   ToyEncoderDecoder(const Design& design, const ModelSettings& settings)
       : TextOnlyModel(settings), p_(settings.dropout ? design.dropout : 0), all_(add_group(settings, "all")) {

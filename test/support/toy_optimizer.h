@@ -11,8 +11,8 @@ namespace blipft::testing {
 
 class ToyOptimizer : public Optimizer {
  public:
-  /// Larger than gradients of the tests' models: with a small one a step is lr times a sign, and where a gradient is near zero,
-  /// what sums in another order differ by becomes a step of its own.
+  /// Larger than the gradients of the tests' models. With a small eps a step is lr times a sign, and the rounding of
+  /// sums near zero would change the sign.
   static constexpr float kEps = 0.1f;
 
   std::vector<StateSpec> states(const Parameter&, DType) const override {
