@@ -1,30 +1,29 @@
 #!/usr/bin/env python3
-"""Times blipft's configurations on this machine's GPUs, with PyTorch beside them where it is there; prints one table.
+"""Times blipft's configurations on this machine's GPUs, with PyTorch if it is installed; prints one table.
 
     tools/bench.py                               every configuration, on four GPUs at most
-    tools/bench.py --quick                       the same within 5 minutes, with as much of PyTorch as then fits
-    tools/bench.py --rows single-16x4,ddp-64x1   these alone
-    tools/bench.py --ops                         GPU operations, and attention beside PyTorch's
-    tools/bench.py --auto                        what train.batch_size: auto chooses, beside what else --fit lists, on one GPU
-    tools/bench.py --auto --free 24              the same where another process leaves 24 GiB of the GPU free
-    tools/bench.py --generate                    decoding, captions and reading of prompts, on one GPU, transformers beside them
-    tools/bench.py --fp8                         steps with products in fp8 beside those in bf16, on one GPU
-    tools/bench.py --families                    families of models at full size, on one GPU, transformers and PEFT beside them
-    tools/bench.py --llama                       LLaMA 7B and 13B on one to four GPUs, PyTorch beside them
+    tools/bench.py --quick                       the same within 5 minutes, with as many PyTorch rows as fit
+    tools/bench.py --rows single-16x4,ddp-64x1   only these rows
+    tools/bench.py --ops                         GPU operations, and attention against PyTorch's
+    tools/bench.py --auto                        train.batch_size: auto against the other choices of --fit, on one GPU
+    tools/bench.py --auto --free 24              the same while another process leaves 24 GiB of the GPU free
+    tools/bench.py --generate                    decoding, captions and reading of prompts on one GPU, with transformers
+    tools/bench.py --fp8                         steps with products in fp8 and in bf16, on one GPU
+    tools/bench.py --families                    families of models at full size on one GPU, with transformers and PEFT
+    tools/bench.py --llama                       LLaMA 7B and 13B on one to four GPUs, with PyTorch
     tools/bench.py --cpu-smoke                   tests this script with a tiny model on two CPU ranks
 
 A configuration is named STRATEGY-BxA: micro-batches of B samples, A of them a step, on each GPU. The model is BLIP-2
-opt-2.7b with random weights in bf16, the texts are always 50 tokens; no file has to be there, but --model and --data
-take your own. A step's time is the median distance between the beginnings of consecutive steps on the device's clock,
-the first three left out, of the slowest rank. The GiB are what the driver reports as used on a GPU at the peak, context
-and libraries included. PyTorch runs the same step through tools/bench_torch.py, plain ("eager") and compiled, fused,
-with FSDP2; "best" is the fastest that ran, ratio its time divided by blipft's. All rows of blipft come first, then
-PyTorch's fastest variants, then the plain ones; --budget says when to stop.
+opt-2.7b with random weights in bf16, with texts of 50 tokens; no file is needed, and --model and --data
+select your own. A step's time is the median distance between the beginnings of consecutive steps on the device's clock,
+without the first three, of the slowest rank. The GiB are the driver's peak for a GPU, with context and libraries. PyTorch runs the same step through tools/bench_torch.py, plain ("eager") and compiled, fused,
+with FSDP2; "best" is the fastest that ran, ratio its time divided by blipft's. All rows of blipft run first, then
+PyTorch's fastest variants, then the plain ones; --budget limits the time.
 
 Progress goes to stderr, the table (Markdown) to stdout, everything else to OUT/bench.json (--ops: OUT/ops.json):
-command lines, versions, the times of all steps. Needs python3 with numpy and h5py, and PIL where it draws the pictures
-itself. Exit status: 0 when all of blipft's rows that were tried have run, 1 when one failed or none ran, 2 for a wrong
-call or a machine without GPU.
+command lines, versions, the times of all steps. Needs python3 with numpy and h5py, and PIL to draw pictures.
+Exit status: 0 if all tried rows of blipft ran, 1 if one failed or none ran, 2 for a wrong call or a machine
+without GPU.
 """
 import argparse
 import datetime
@@ -53,20 +52,20 @@ USUAL = dict(steps=10, repeats=1, budget=None)
 
 
 class Bench:
-    """The settings of all runs: arguments, GPUs, inputs, the time that is left, and the record that bench.json holds."""
+    """The settings of all runs: arguments, GPUs, inputs, the remaining time, and the record for bench.json."""
 
     def __init__(self, arguments, gpus, ranks, out):
         self.arguments, self.gpus, self.ranks, self.out = arguments, gpus, ranks, out
         self.smoke, self.program = arguments.cpu_smoke, shown(arguments.blipft)
         self.deadline = say.start + arguments.budget if arguments.budget is not None else math.inf
         self.torch, self.torch_results = None, {}
-        self.torch_pace = {}  # by whether it compiles: what the last run took, divided by its estimate
+        self.torch_pace = {}  # by whether it compiles: time of the last run divided by its estimate
         self.record = dict(command=sys.argv, date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
                            gpus=[gpu["name"] for gpu in gpus], ranks=ranks, steps=arguments.steps,
                            repeats=arguments.repeats, rows=[])
 
     def time_for(self, seconds):
-        """The limit of a command that takes about so long; None where the budget does not reach."""
+        """The time limit of a command with this estimate; None if the budget is too small."""
         left = self.deadline - time.monotonic()
         return min(self.arguments.row_timeout, left) if left > (0 if self.smoke else seconds) else None
 
@@ -161,7 +160,7 @@ class Bench:
             entry[key] = statistics.median(values) if values else None
 
     def measure_torch(self, row, variant, entry):
-        """Fills in PyTorch's side; equal commands run once."""
+        """Fills a row's entry with PyTorch's runs; equal commands run once."""
         if entry.get("skipped") == "needs two GPUs or more":
             return
         ranks = self.ranks_of(row)
@@ -214,11 +213,11 @@ class Bench:
                     self.write()
         except KeyboardInterrupt:
             say(rows.INTERRUPTED)
-        self.record["rows"] = [entry for entry in entries if len(entry) > 2]  # those that were come to
+        self.record["rows"] = [entry for entry in entries if len(entry) > 2]  # rows that were reached
 
 
 def table_of(arguments):
-    """The rows that --rows chooses from."""
+    """All rows that --rows can select."""
     module = next((module for name, module in MODES.items() if getattr(arguments, name)), rows)
     return module.ROWS
 
@@ -290,7 +289,7 @@ def open_bench(arguments):
 
 def main():
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt: ends the ranks, prints the table
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like an interrupt: ends the ranks, prints the table
     try:
         bench = open_bench(arguments)
         chosen = [row for row in table_of(arguments) if not arguments.rows or row["name"] in arguments.rows.split(",")]

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 ROTATE_BYTES = 150 << 20
 LAUNCHES, ROUNDS, WARM_UPS = 32, 7, 2
-WAIT_CYCLES = 40_000_000  # about 20 ms: longer than it takes to launch a round
+WAIT_CYCLES = 40_000_000  # about 20 ms: longer than the launches of a round
 
 
 def shape(name, batch, heads, queries, keys, head_size, causal=False, dropout=0.0):
@@ -66,13 +66,13 @@ def time_calls(calls, device):
 
 
 def make_set(s, device):
-    """q, k, v that want gradients."""
+    """q, k and v with gradients."""
     sizes = [(s["batch"], tokens, s["heads"], s["head_size"]) for tokens in (s["queries"], s["keys"], s["keys"])]
     return [torch.randn(size, device=device, dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for size in sizes]
 
 
 def time_shape(s, backend, device):
-    """{forward, backward} in us."""
+    """Returns {forward, backward} in us."""
     bytes_of_set = 2 * s["batch"] * s["heads"] * s["head_size"] * (2 * s["queries"] + 2 * s["keys"])
     sets = [make_set(s, device) for _ in range(min(64, max(2, ROTATE_BYTES // bytes_of_set + 1)))]
 
@@ -80,7 +80,7 @@ def time_shape(s, backend, device):
         return scaled_dot_product_attention(q, k, v, is_causal=s["causal"], dropout_p=s["dropout"])
 
     with sdpa_kernel(backend):
-        forward = time_calls([lambda t=t: attend(*t) for t in sets], device)  # as in training: with what backward needs
+        forward = time_calls([lambda t=t: attend(*t) for t in sets], device)  # as in training: saves tensors for backward
         outputs = [attend(*t) for t in sets]
         gradients = [torch.randn_like(out) for out in outputs]
         backward = time_calls([lambda t=t, o=o, g=g: torch.autograd.grad(o, t, g, retain_graph=True)
@@ -105,7 +105,7 @@ def main():
             try:
                 result[name] = time_shape(s, backend, arguments.device)
                 text = f"forward {result[name]['forward']:8.1f} us, backward {result[name]['backward']:8.1f} us"
-            except RuntimeError as error:  # a backend that does not take this shape, or this device
+            except RuntimeError as error:  # the backend does not support this shape or device
                 result[name] = dict(error=(str(error).strip().splitlines() or ["failed"])[0][:200])
                 text = result[name]["error"]
             sizes = "x".join(str(s[key]) for key in ("batch", "heads", "queries", "keys", "head_size"))

@@ -57,7 +57,7 @@ def make_model(arguments, config):
     if arguments.recompute:
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
-    torch._dynamo.config.recompile_limit = 64  # layers of one class differ in numbers that the compiler guards
+    torch._dynamo.config.recompile_limit = 64  # layers of one class differ in constants that the compiler guards
     layers = [module for module in model.modules()
               if type(module).__name__.endswith(("DecoderLayer", "EncoderLayer", "QFormerLayer", "T5Block"))]
     for layer in layers:
@@ -92,7 +92,7 @@ def start_ranks(arguments):
 
 
 def summed_later(arguments, model, last):
-    """The context of a micro-batch: gradients are summed over the ranks in the last one."""
+    """The context of a micro-batch: only the last one sums gradients over the ranks."""
     if arguments.strategy == "fsdp":
         model.set_requires_gradient_sync(last)
     return model.no_sync() if arguments.strategy == "ddp" and not last else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-// Options of the benches (op_bench, gemm_bench): "--name VALUE" and "--flag", and what main() does around a bench.
+// Options of the benches (op_bench, gemm_bench): "--name VALUE" and "--flag", and the main() of a bench.
 #pragma once
 
 #include <charconv>
@@ -16,8 +16,8 @@ namespace blipft::bench {
 
 struct Option {
   std::string name;   ///< "--batch"
-  std::string value;  ///< the default; of a flag ""
-  std::string takes;  ///< what follows it, "N,N,..."; "" for a flag
+  std::string value;  ///< the default; "" for a flag
+  std::string takes;  ///< the form of its value, "N,N,..."; "" for a flag
 };
 
 class Options {
@@ -39,7 +39,7 @@ class Options {
   }
   bool flag(const std::string& name) const { return !text(name).empty(); }
   int64_t number(const std::string& name) const { return parse(name, text(name)); }
-  /// Numbers separated by commas.
+  /// Returns numbers separated by commas.
   std::vector<int64_t> numbers(const std::string& name) const {
     std::vector<int64_t> list;
     std::istringstream in(text(name));

@@ -75,7 +75,7 @@ def make_model(arguments, device):
         model.gradient_checkpointing_enable()
     layers = (modeling_blip_2.Blip2EncoderLayer, modeling_blip_2.Blip2QFormerLayer, modeling_opt.OPTDecoderLayer)
     if arguments.compile:
-        torch._dynamo.config.recompile_limit = 64  # layers of one class differ in numbers that the compiler guards
+        torch._dynamo.config.recompile_limit = 64  # layers of one class differ in constants that the compiler guards
         for module in model.modules():
             if isinstance(module, layers):
                 module.compile()
@@ -94,7 +94,7 @@ def make_batch(arguments, device):
 
 
 def distribute(arguments, model, layers, device):
-    """The model under its strategy, and `micro_batch(last)`: the context that a micro-batch runs in."""
+    """The model under its strategy, and `micro_batch(last)`: the context of a micro-batch."""
     ids = [device.index] if device.type == "cuda" else None
     if arguments.strategy == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
@@ -126,7 +126,7 @@ def distribute(arguments, model, layers, device):
 
 
 class Clock:
-    """Readings of the device's clock: of events, which no step waits for."""
+    """Readings of the device's clock by events, for which no step waits."""
 
     def __init__(self, cuda):
         self.cuda, self.readings = cuda, []
@@ -147,7 +147,7 @@ class Clock:
 
 
 def train(arguments, model, micro_batch, batch, cuda):
-    """Times of the steps, the moment when the first one had ended, and the last loss."""
+    """Times of the steps, the end of the first one, and the last loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=arguments.fused or None)
     clock, first_end = Clock(cuda), None
     for step in range(arguments.warmup + arguments.steps):

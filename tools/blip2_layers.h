@@ -18,13 +18,14 @@ struct LinearLayer {
   int count;                              ///< layers of this size
   bool bias, residual;
   Activation out = Activation::none;      ///< forward's activation
-  Activation in = Activation::none;       ///< the activation that made its input, which backward goes through
+  Activation in = Activation::none;       ///< the activation that computed its input; backward differentiates it
   Addend addend = Addend::none;
   bool input_gradient = true;
-  int adding = 0;                         ///< so many of them add to a weight gradient in the first micro-batch already
+  int adding = 0;                         ///< the number of layers that already add to a weight gradient in the first micro-batch
 };
 
-/// With micro-batches of `batch` samples: 257 picture (256 of them patches), 32 query and `text` text positions.
+/// Returns the layers for micro-batches of `batch` samples: 257 picture (256 of them patches), 32 query and `text` text
+/// positions.
 inline std::vector<LinearLayer> blip2_layers(int64_t batch, int64_t text = 50) {
   const int64_t patches = batch * 256, vit = batch * 257, opt = batch * (32 + text), query = batch * 32;
   constexpr auto none = Activation::none, relu = Activation::relu, gelu = Activation::gelu;
@@ -47,7 +48,7 @@ inline std::vector<LinearLayer> blip2_layers(int64_t batch, int64_t text = 50) {
       {"opt out", opt, 2560, 2560, 32, true, false},  // dropout comes before the residual
       {"opt fc1", opt, 2560, 10240, 32, true, false, relu, none},
       {"opt fc2", opt, 10240, 2560, 32, true, false, none, relu}};
-  // The head's rows come in chunks, which share one weight gradient.
+  // The head computes chunks of rows, which share one weight gradient.
   LanguageHead head;
   head.output.out = vocabulary;
   const int64_t rows = batch * (text - 1), chunk = head.chunk_rows(rows, true);

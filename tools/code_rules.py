@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The rules of the code: who may include whom (layering.py), one definition of each type (one_definition.py), lengths of files
-and functions (lengths.py), and words that are not used any more (retired_words.py). Prints each breach, and of each set of rules "ok NAME" or "FAILED NAME"; exits 1 on any breach.
+and functions (lengths.py), and retired words (retired_words.py). Prints each breach, and "ok NAME" or "FAILED NAME" for each set of rules;
+exits 1 on any breach.
 
     tools/code_rules.py [ROOT]     ROOT has include/ and src/ (default: this repository)
 """

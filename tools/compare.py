@@ -6,7 +6,7 @@
     tools/compare.py generation      generated texts of random tiny models
     tools/compare.py transformers    a step of a model at full size
 
-`compare.py WHAT -h` says more. Needs torch and transformers.
+`compare.py WHAT -h` explains each. Needs torch and transformers.
 """
 import importlib
 import pathlib

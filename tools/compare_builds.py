@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares two builds of blipft that must compute the same. `compare_builds.py -h` says how."""
+"""Compares two builds of blipft that must compute the same. `compare_builds.py -h` explains it."""
 import pathlib
 import sys
 

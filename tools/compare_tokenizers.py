@@ -6,7 +6,7 @@
 Each tokenizer is trained on random texts: BPE with the pre-tokenizer of a published model or with a random pattern,
 Unigram, or WordPiece. Texts have code points of every general category up to Unicode 16. blipft may refuse random
 patterns, nothing else.
-It needs the `tokenizers` package; what reads the tokenizers is the case "the tokenizers of a folder" of the unit tests.
+It needs the `tokenizers` package. The unit test "the tokenizers of a folder" reads the tokenizers.
 """
 import argparse
 import json
@@ -75,7 +75,7 @@ def random_pattern(rng, depth=0):
 
 
 class Texts:
-    """Odd texts."""
+    """Random texts with odd characters."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -222,7 +222,7 @@ def main():
                     try:
                         make_tokenizer(rng, os.path.join(folder, f"{i:05}"), args.texts)
                         made = True
-                    except BaseException as error:  # what the library throws where a pattern takes it too many steps
+                    except BaseException as error:  # the library's error if a pattern needs too many steps
                         if type(error).__name__ != "PanicException":
                             raise
             run = subprocess.run([args.tests, "-ns", "-tc=the tokenizers of a folder*"], capture_output=True, text=True,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes safetensors of pytorch_model*.bin. `convert_checkpoint.py -h` says how."""
+"""Converts pytorch_model*.bin to safetensors. `convert_checkpoint.py -h` explains it."""
 import pathlib
 import sys
 

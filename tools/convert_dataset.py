@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a folder that blipft reads of parquet and arrow files. `convert_dataset.py -h` says how."""
+"""Converts parquet and arrow files to a folder that blipft reads. `convert_dataset.py -h` explains it."""
 import pathlib
 import sys
 

@@ -1,19 +1,19 @@
-// gemm_bench: what the search for cuBLASLt algorithms gains on BLIP-2 opt-2.7b's matrix products.
+// gemm_bench: measures the gain of the search for cuBLASLt algorithms on BLIP-2 opt-2.7b's matrix products.
 //
 //   gemm_bench [--batch N,N,...] [--text N,N,...] [--filter TEXT] [--write FILE] [--missing] [--shard I/N]
 //              [--device N] [--keys] [--chunks]
 //
-// For each product of a training step: the time of the heuristic's first algorithm, of the one chosen, how many were
-// tried, and both settings. The sums are over a step of 64 samples in micro-batches, everything trained.
+// For each product of a training step it prints the time of the heuristic's first algorithm and of the selected one, the
+// number of tried algorithms, and both settings. The sums are over a step of 64 samples in micro-batches, all trained.
 //
 // --write FILE adds the choices to a file such as share/gemm_algorithms.txt, whose lines it keeps (those of the same
 // products are replaced); --missing leaves out products that the file or the program's table knows; --shard I/N takes
 // every Nth product beginning with number I, so that N GPUs share the work: they may write to the same file.
 //
-// --keys only prints each product's name and the word that the file knows it by; it needs no GPU.
+// --keys only prints each product's name and its key in the file; it needs no GPU.
 //
-// With --chunks it also times linear layers with GELU whole and in chunks of rows, where the element-wise pass finds a
-// chunk in the L2 cache.
+// With --chunks it also times linear layers with GELU, whole and in chunks of rows; the element-wise pass then reads a
+// chunk from the L2 cache.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,7 +33,7 @@ using namespace blipft;
 using bench::Addend;
 using bench::LinearLayer;
 
-constexpr int64_t kSamples = 64;  // a step's
+constexpr int64_t kSamples = 64;  // samples of a step
 constexpr const char* kCache = "build/gemm-cache.txt";
 
 struct Product {
@@ -60,7 +60,7 @@ GemmProblem problem_of(int64_t m, int64_t n, int64_t k) {
   return problem;
 }
 
-/// The products that gemm.cpp makes of one layer.
+/// Returns the products that gemm.cpp computes for one layer.
 std::vector<Product> products_of(const LinearLayer& layer, int64_t micro_batches) {
   const auto count = static_cast<double>(layer.count), passes = static_cast<double>(micro_batches) * count;
   GemmProblem forward = problem_of(layer.n, layer.m, layer.k);
@@ -83,7 +83,7 @@ std::vector<Product> products_of(const LinearLayer& layer, int64_t micro_batches
           {name + " wgrad +=", added, passes - fresh}};
 }
 
-/// Each distinct product of a step once.
+/// Returns each distinct product of a step once.
 std::vector<Product> products_of_step(int64_t batch, int64_t text) {
   std::vector<Product> products;
   for (const LinearLayer& layer : bench::blip2_layers(batch, text)) {
@@ -104,7 +104,7 @@ std::vector<Product> chosen_products(const std::vector<Product>& all, const Gemm
   std::vector<Product> chosen;
   for (const Product& product : all) {
     if (product.name.find(settings.filter) == std::string::npos) continue;
-    if (number++ % settings.shard.of != settings.shard.first) continue;  // counts alike in all shards
+    if (number++ % settings.shard.of != settings.shard.first) continue;  // `number` is equal in all shards
     if (!settings.missing || !planner.knows(product.problem)) chosen.push_back(product);
   }
   return chosen;
@@ -169,7 +169,7 @@ class ChunkBench {
     ops_->set_workspace({device_.allocate(kWorkspaceBytes), DType::u8, {kWorkspaceBytes}});
   }
 
-  /// fc1 forward and fc2's input gradient, whole and in chunks.
+  /// Times fc1's forward and fc2's input gradient, whole and in chunks.
   void run(int64_t rows) {
     time(rows, rows);
     for (int64_t chunk : {5632, 4112, 2816, 2048, 1408})
@@ -288,7 +288,7 @@ void run_all(int argc, char** argv) {
   }
   const auto device = make_cuda_device(static_cast<int>(options.number("--device")));
   device->bind_thread();
-  GemmPlanner planner(file.empty() ? kCache : file);  // without --write nothing is written
+  GemmPlanner planner(file.empty() ? kCache : file);  // nothing is written without --write
   size_t number = 0;
   for (int64_t batch : options.numbers("--batch")) {
     for (int64_t text : options.numbers("--text")) search_step(planner, batch, text, settings, number);

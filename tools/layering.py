@@ -1,9 +1,9 @@
 """Layering: who may include whom, and who may call the linear ops. tools/code_rules.py checks it.
 
-The house has rooms, one above the other. A room is a folder of src/ with the public headers (include/blipft/) that are
-its contract. A file includes only from its own room and from rooms below it, of these only what its room's line in the
-table names, and what it reaches through headers must be named too: so each room can be read, tested and replaced alone.
-Vendor headers stay in one place, so that every room but one builds without that vendor; public headers include none.
+The source is divided into rooms in layers. A room is a folder of src/ with its public headers (include/blipft/), its
+contract. A file includes only from its own room and from rooms below that its room's line in the table names. Rooms that
+it reaches through headers must be named too. So each room can be read, tested and replaced alone. Vendor headers are
+included in one room each, so that all other rooms build without that vendor; public headers include none.
 """
 import os
 import re
@@ -12,14 +12,14 @@ import re
 # Rooms of one floor never see each other.
 #   room, its public headers, what it may include
 TABLE = [
-    # The command line, to a run, a plan or an export.
+    # From the command line to a run, a plan or an export.
     [("main", "", "train generate/ tune plan/ evaluate/ checkpoint/ agreement/ liveness/ weights/ loading datasets text config comm io/ "
                   "unit ops base/")],
-    # A whole training run.
+    # A training run.
     [("train", "trainer",
       "generate/ tune/ plan/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models loading/ datasets "
       "pictures text config store optimizers formats comm memory io/ unit ops/ base/")],
-    # --generate, --evaluate, and what validations generate.
+    # --generate, --evaluate, and generation at validations.
     [("generate", "",
       "plan/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models/ loading/ datasets/ pictures/ text/ "
       "config store optimizers formats comm memory io/ unit ops/ base/")],
@@ -32,7 +32,7 @@ TABLE = [
       "optimizers formats comm memory io/ unit ops/ base/")],
     # Scores of texts: pure functions of texts and references.
     [("evaluate", "evaluate", "text/ config optimizers io/ unit ops base/")],
-    # Neither writes a trace, but the engine that both stand on does.
+    # These rooms write no trace, but the engine below them does.
     [("checkpoint", "",
       "agreement/ liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats "
       "comm memory io/ unit ops/ base/")],
@@ -40,17 +40,17 @@ TABLE = [
     [("agreement", "",
       "liveness/ engine/ weights/ trace/ strategies models loading datasets pictures text config store optimizers formats comm memory "
       "io/ unit ops/ base/")],
-    # Which ranks are alive, and who asked to stop.
+    # Which ranks are alive, and stop requests.
     [("liveness", "", "comm io unit ops/ base/")],
     [("engine", "",
       "weights/ trace/ strategies models/ loading/ datasets/ pictures text config store optimizers formats comm memory io/ unit ops/ "
       "base/")],
     [("weights", "", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
-    # Observes units and their collectives, which models and strategies tell of; knows no run file.
+    # Observes units and their collectives, which models and strategies report; knows no run file.
     [("trace", "trace", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
-    # Never a model, a run file or a backend.
+    # Knows no model, run file or backend.
     [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
-    # Never comm, a strategy, an optimizer or a backend; and loading no model.
+    # Knows no comm, strategy, optimizer or backend; loading knows no model.
     [("models", "model family fp8_products", "memory io/ unit ops base"),
      ("loading", "loading prompts", "datasets/ pictures/ text/ io/ unit ops/ base")],
     [("datasets", "datasets", "pictures/ text/ io/ unit ops base")],
@@ -60,29 +60,29 @@ TABLE = [
     [("store", "store", "optimizers formats memory unit ops base")],
     [("optimizers", "optimizer optimizer_names", "formats unit ops base")],
     [("formats", "format", "ops base")],
-    # NCCL and what reads other GPUs' memory need CUDA's streams and checks of errors.
+    # NCCL and peer memory need CUDA's streams and checks of errors.
     [("comm", "comm activity control_channel", "cuda/ ops/ base")],
     [("memory", "arena host_activations", "ops/ base/")],
-    # Tensors have dtypes and shapes in files too.
+    # Tensors in files have dtypes and shapes too.
     [("io", "checkpoint", "ops base/")],
     [("cuda", "", "ops/ base/"),
      ("cpu", "", "ops/ base/")],
-    # Units and batches are made of tensors.
+    # Units and batches consist of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops dropout linear_ops decode_ops head_norm relative_bias philox", "base")],
     [("base", "choices error key_places rank_operation tokenizer_rules version", "")],
 ]
 
-# Files that lie in no room's folder.
+# Files outside of the rooms' folders.
 LOOSE_FILES = {"src/main.cpp": "main",
-               "src/no_cuda.cpp": "comm"}  # in place of src/cuda and of NCCL, where there is no CUDA
+               "src/no_cuda.cpp": "comm"}  # replaces src/cuda and NCCL in builds without CUDA
 
-# So many files has a folder of these rooms at most, where a reader is to find his way at once.
+# The largest number of files in a folder of these rooms, so that a reader finds the way at once.
 MOST_FILES = 20
 SMALL_ROOMS = ("train generate tune plan evaluate checkpoint agreement liveness engine weights loading trace models memory store "
                "formats base").split()
 
-# Vendor headers: which, who alone may include them, and how that is said.
+# Vendor headers: a pattern, the files that may include them, and their description in messages.
 VENDORS = [
     (r"(cuda|cublas|cudnn|cupti|cufft|curand|cusparse|cusolver|nvml|nvtx|nvToolsExt|nvrtc|device_launch|"
      r"cooperative_groups|driver_types|vector_types|mma\.h|sm_|cub/|thrust/|cute/|cutlass/)",
@@ -96,10 +96,10 @@ VENDORS = [
     (r"(cblas|openblas.*|nlohmann/.*)(\.h|\.hpp)$", r"src/", "src/"),
 ]
 
-# The texts of Config, by what they are. Every other key is a number, a switch, or an enum of blipft/choices.h.
+# The text keys of Config, by kind. Every other key is a number, a switch, or an enum of blipft/choices.h.
 TEXT_KEYS = {
     "path": "model.path adapter.path data.path data.val_path data.pictures checkpoint.path output.path generate.path",
-    # of parameter groups, modules, keys of records, and rows of the tables of optimizers and metrics
+    # names of parameter groups, modules, keys of records, optimizers and metrics
     "name": "model.freeze model.quantize_groups adapter.targets train.matmul_exclude data.keys train.optim evaluate.metrics",
     "text of the user": "data.chat_date data.prompt_template generate.prompt generate.stop",
 }
@@ -108,7 +108,7 @@ SECTION = re.compile(r"^struct (\w+)Section \{(.*?)^\};", re.M | re.S)
 TEXT_MEMBER = re.compile(r"^  std::(?:string|vector<std::string>|map<[^;]*>) (\w+)", re.M)
 SETTING_COMPARED = re.compile(r'\b(' + "|".join(SECTIONS) + r')_?(?:\(\))?(?:\.|->)(\w+)(?:\.text)?\s*[!=]=\s*"')
 
-# Code that does something else than a reader of the line expects: what it looks like, files that may have it, and why not.
+# Code with hidden effects: a pattern, the files that may contain it, and the reason against it.
 TRICKS = [
     (r"(pre)?init_array|(gnu::|__)constructor\b|\(\(constructor", r"$^", "runs before main(); call it from main()"),
     (r"\b(execl[pe]?|execvp?e?|execvpe|execveat|fexecve|posix_spawnp?)\(", r"$^",
@@ -131,7 +131,7 @@ LINEAR_OP = re.compile(r"[.>]linear_(forward|backward_input|backward_weight)\(")
 
 
 class House:
-    """The table, read."""
+    """The parsed table."""
 
     def __init__(self):
         self.rooms, self.header_rooms, self.may, self.private = [], {}, {}, {}
@@ -163,7 +163,7 @@ class House:
 class Layering:
     def __init__(self, house):
         self.house = house
-        self.files = {}                    # path -> [(line number, text, what it includes)], ours as paths
+        self.files = {}                    # path -> [(line number, text, included file)], with paths for files of blipft
         self.breaches = []                 # (path, line number, text, why)
         for top in ("include", "src"):
             for folder, _, names in os.walk(top):
@@ -189,7 +189,7 @@ class Layering:
         for place in (os.path.normpath(f"{os.path.dirname(path)}/{name}"), f"src/{name}", f"include/{name}"):
             if os.path.normpath(place) in self.files:
                 return os.path.normpath(place)
-        # Not written yet: a name of ours all the same.
+        # A file of blipft that does not exist yet.
         if name.startswith("blipft/"):
             return f"include/{name}"
         return f"src/{name}" if "/" in name and name.split("/")[0] in self.house.rooms else name
@@ -199,7 +199,7 @@ class Layering:
         return target.startswith(("src/", "include/"))
 
     def why_not(self, path, target):
-        """Why `path` may not include `target`; "": it may."""
+        """Returns why `path` may not include `target`, or "" if it may."""
         room = self.house.room_of(path)
         if not self.is_ours(target):
             for names, allowed, where in VENDORS:
@@ -221,7 +221,7 @@ class Layering:
         return ""
 
     def reached(self, path, target):
-        """The headers on the way from `target` to the first that the room of `path` may not know; []: there is none.
+        """Returns the headers on the way from `target` to the first that the room of `path` may not include; [] if there is none.
 
         Ways through an include that is a breach itself, or through the room's own headers, are reported there.
         """

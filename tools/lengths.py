@@ -1,5 +1,5 @@
-"""Lengths: no file of include/ and src/ is longer than 500 lines but tables of data (*_table.cpp, *_tables.cpp), and no function
-longer than 60 but kernels that a comment stands before. tools/code_rules.py checks it."""
+"""Lengths: no file of include/ and src/ is longer than 500 lines, except tables of data (*_table.cpp, *_tables.cpp), and no
+function longer than 60 lines, except kernels with a comment before them. tools/code_rules.py checks it."""
 import os
 import re
 
@@ -20,7 +20,7 @@ def functions(lines):
         if not first.strip() or indent > 2 or NO_FUNCTION.match(first) or "(" not in first:
             i += 1
             continue
-        end = i                            # of the signature
+        end = i                            # first line of the signature
         while end < len(lines) and end < i + 12 and not re.search(r"[{;}]\s*(//.*)?$", lines[end]):
             end += 1
         if end == len(lines) or not re.search(r"\{\s*(//.*)?$", lines[end]):

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/text/bert_tables.cpp: which characters BERT's normalizer and pre-tokenizer take for what.
+"""Writes src/text/bert_tables.cpp: the classes of characters of BERT's normalizer and pre-tokenizer.
 
-They are those of the `tokenizers` library, found by asking it about every code point: what its clean_text removes, the
-accents that strip_accents removes (the nonspacing marks of an older Unicode than the library's regular expressions
-know), the Chinese characters that become words of their own, small letters for capitals, and punctuation as its
-BertPreTokenizer cuts it out.
+They are those of the `tokenizers` library, which is called for every code point: characters that clean_text removes,
+accents that strip_accents removes (the nonspacing marks of an older Unicode than that of the library's regular
+expressions), Chinese characters, which become separate words, lower case, and the punctuation of BertPreTokenizer.
 
     python3 tools/make_bert_tables.py src/text/bert_tables.cpp        (needs the `tokenizers` package)
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/images/speed.png out of the step times that docs/results.md and the README's table have (seconds).
+"""Draws docs/images/speed.png from step times (in seconds) of docs/results.md and docs/history/results.md.
 
   $(tools/setup.sh --python) tools/make_speed_chart.py
 """
@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-# Name, the other program's time, blipft's. BLIP-2 beside PyTorch: commit 632b064, H200; LLaMA beside LitGPT: b492659.
+# Name, the other program's time, blipft's. BLIP-2 with PyTorch: commit 632b064, H200; LLaMA with LitGPT: b492659.
 ROWS = [
     ("BLIP-2, 1 GPU, 16 x 4", 0.513, 0.337), ("BLIP-2, 1 GPU, 64 x 1", 0.395, 0.320),
     ("BLIP-2, DDP 4, 16 x 4", 0.576, 0.351), ("BLIP-2, DDP 4, 64 x 1", 0.432, 0.329),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_additions.cpp: what the `tokenizers` library knows of Unicode that the installed utf8proc and
-PCRE2 do not, or know otherwise.
+"""Writes src/text/unicode_additions.cpp: the differences in Unicode between the `tokenizers` library and the installed
+utf8proc and PCRE2.
 
-The library is asked about every code point: its regular expressions for general categories, Alphabetic, Lowercase and
-scripts, its Lowercase normalizer for small letters, and its normal forms, of an older Unicode, for what they do not do.
+The library is called for every code point: regular expressions for general categories, Alphabetic, Lowercase and
+scripts, the Lowercase normalizer for lower case, and normal forms, which are those of an older Unicode.
 
     python3 tools/make_unicode_tables.py src/text/unicode_additions.cpp
 
@@ -101,11 +101,11 @@ class Utf8proc:
 
 def never_normalized(utf8proc):
     """Code points without their normal forms or combining classes in the library."""
-    nfd, nfkd, found = normalizers.NFD(), normalizers.NFKD(), {0x11935}  # whose composition came later
+    nfd, nfkd, found = normalizers.NFD(), normalizers.NFKD(), {0x11935}  # composed in a later version
     for cp in scalars():
         c = chr(cp)
         moves = utf8proc.combining(cp) in (0, 240) or nfd.normalize_str(c) != c or any(
-            nfd.normalize_str(text) != text for text in (c + "\u0334", "\u0345" + c))  # of the classes 1 and 240
+            nfd.normalize_str(text) != text for text in (c + "\u0334", "\u0345" + c))  # combining classes 1 and 240
         if not moves or nfkd.normalize_str(c) != utf8proc.nfkd(cp):
             found.add(cp)
     return found

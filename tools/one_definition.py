@@ -1,7 +1,7 @@
-"""One definition: each type of a namespace has a name of its own. tools/code_rules.py checks it.
+"""One definition: types of one namespace have different names. tools/code_rules.py checks it.
 
-Two types of one name in one namespace link without a word, and one of them then gets the other's destructor. Types in
-unnamed namespaces and inside other types are their file's own.
+Two types with one name in one namespace link without an error, and one of them may get the other's destructor. Types in
+unnamed namespaces and inside other types are not visible in other files.
 """
 import collections
 import os
@@ -17,7 +17,7 @@ TOKEN = re.compile(r"(?:inline\s+)?namespace\b\s*([\w:]*)\s*\{"
 def types(text):
     """(namespace, name, line) of the types that a namespace holds."""
     text = NOT_CODE.sub(lambda m: "\n" * m[0].count("\n") or " ", text)
-    around = []                            # of each open brace: a namespace's name, or None
+    around = []                            # for each open brace: the name of a namespace, or None
     for token in TOKEN.finditer(text):
         if token[0] == "}":
             if around:

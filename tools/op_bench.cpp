@@ -1,14 +1,14 @@
-// op_bench: times the ops that a step's time is made of, on the CUDA backend, beside what the GPU can do.
+// op_bench: times the ops of a step on the CUDA backend, and compares them with the GPU's rates.
 //
 //   op_bench [--batch N,N,...] [--filter TEXT] [--json FILE] [--cache FILE] [--device N] [--ceilings] [--tf32]
 //
 // The shapes are those of BLIP-2 opt-2.7b with micro-batches of 16 and of 64 samples; attention also at those of LLaMA.
 // Two ceilings are measured first: a kernel that copies 1 GiB, and a bf16 product of 8192 x 8192 x 8192; --ceilings
-// stops after them. Each op's bytes (inputs and outputs once) and operations (2 a multiply-add) take at least some time
-// at those rates; the last column is that time divided by the op's, and names which of the two it is. "from" tells
-// where the op reads: device memory, or the L2 cache, where small tensors are when the op before has just made them;
-// the latter can exceed the copy. Operations are those of the shapes, not those of the tiles that kernels pad them to.
-// With --tf32, products of f32 factors are in TF32: the rows whose shape ends with "f32".
+// stops after them. Each op's bytes (inputs and outputs once) and operations (2 a multiply-add) give a lower bound of its time
+// at those rates; the last column is this bound divided by the measured time, and names the limiting rate. "from" is the
+// source of the inputs: device memory, or the L2 cache if the previous op just wrote small tensors; the latter can exceed
+// the copy rate. Operations are those of the shapes, not of the tiles that kernels pad them to.
+// With --tf32, products of f32 factors use TF32: the rows whose shape ends with "f32".
 #include "bench_options.h"
 #include "op_bench/cases.h"
 

@@ -9,9 +9,9 @@ import pathlib
 import subprocess
 import sys
 
-CHOSEN = "BLIPFT_TOOL_RUNS_WITH"  # in the environment of a tool that was started again: it is not started a third time
-PACKAGES = {"PIL": "pillow"}       # where pip's name is another
-OF_SETUP = {"numpy", "h5py", "matplotlib", "PIL"}  # that `make setup` installs
+CHOSEN = "BLIPFT_TOOL_RUNS_WITH"  # set in the environment of a restarted tool, which is not restarted again
+PACKAGES = {"PIL": "pillow"}       # pip's name, if it differs
+OF_SETUP = {"numpy", "h5py", "matplotlib", "PIL"}  # the modules that `make setup` installs
 
 
 def lacking(modules):
@@ -28,8 +28,8 @@ def advice(missing):
 
 
 def need(*modules):
-    """Returns where this Python has the modules. Else the tool starts again with the one that tools/setup.sh finds, or ends
-    with what is missing and how to get it."""
+    """Returns if this Python has the modules. Otherwise restarts the tool with the Python that tools/setup.sh finds, or exits
+    with a message about the missing modules."""
     missing = lacking(modules)
     if not missing:
         return

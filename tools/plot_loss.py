@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 
-os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before h5py: a running run may be plotted too
+os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before the import of h5py, so that a running run can be plotted
 
 import own_python
 
@@ -78,7 +78,7 @@ def main():
     out = arguments.out or os.path.join(first if os.path.isdir(first) else os.path.dirname(first), "loss.png")
     try:
         figure.savefig(out, dpi=120)
-    except (OSError, ValueError) as error:  # a place that cannot be written, or an ending that names no picture
+    except (OSError, ValueError) as error:  # a path that cannot be written, or an unknown picture format
         sys.exit(f"plot_loss: {out}: {error}; --out names another file")
     print(out)
 

@@ -79,7 +79,7 @@ def of_code(words, lines):
     comment, follows_code = [], False
     for number, line in enumerate(lines, 1):
         code, literals, text = split_line(line)
-        if text is None or code.strip() or follows_code:   # a comment behind code stands alone
+        if text is None or code.strip() or follows_code:   # a comment after code is a separate comment
             yield from openings(words["openings"], comment)
             comment = []
         if text is not None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the trace files of a run: tables, pictures, timelines, where the time went. `trace.py -h` lists what it can."""
+"""Reads the trace files of a run: tables, pictures, timelines, use of time. `trace.py -h` lists the commands."""
 import pathlib
 import sys
 

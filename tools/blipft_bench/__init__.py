@@ -1,2 +1,2 @@
-"""The rooms behind tools/bench.py: what is run (rows), on what (machine, inputs), how (commands), and what is read and
-printed of it (blipft, pytorch, ops, table)."""
+"""The modules of tools/bench.py: configurations (rows), machine and inputs, commands, results (blipft, pytorch, ops) and
+the table."""

@@ -1,4 +1,4 @@
-"""train.batch_size: auto on one GPU: what it chooses, beside the other settings that --fit lists, measured in turn.
+"""train.batch_size: auto on one GPU: its choice and the other settings that --fit lists, measured in turn.
 
 Every step has the same samples, so that all settings compute the same."""
 import contextlib
@@ -19,11 +19,11 @@ from .commands import BenchError, Skipped
 from .machine import GIB, ROOT, output_of, say, shown
 
 TEXTS = 512
-WITHIN = 1.25   # settings that are estimated to be so many times slower than the best are not run
-SMOKE_GIB = 16  # that --cpu-smoke pretends to have
-OTHERS = 3      # settings besides the chosen ones, at most
+WITHIN = 1.25   # settings whose estimate is this many times that of the best are not run
+SMOKE_GIB = 16  # the GPU memory that --cpu-smoke simulates
+OTHERS = 3      # the largest number of other settings
 
-# hidden size, of the MLP, layers, heads, of them for keys and values
+# hidden size, inner size, layers, heads, key/value heads
 LLAMAS = {"tiny": (2048, 5632, 22, 32, 4), "3b": (3200, 8640, 26, 32, 32), "7b": (4096, 11008, 32, 32, 32),
           "13b": (5120, 13824, 40, 40, 40), "llama3-8b": (4096, 14336, 32, 32, 8), "qwen2.5-7b": (3584, 18944, 28, 28, 4)}
 PLAIN_LOSS = ["train.loss_on_padding=false", "train.loss_normalization=tokens", "data.num_workers=4"]
@@ -54,7 +54,7 @@ def llama_config(name, vocabulary, small):
 
 
 def write_texts(path):
-    """Instructions whose answers have as many words as Alpaca's, about: a few in most, hundreds in some."""
+    """Instructions whose answers have about as many words as Alpaca's: a few in most, hundreds in some."""
     rng = np.random.default_rng(0)
     records = []
     for _ in range(TEXTS):
@@ -92,7 +92,7 @@ def prepare(arguments, out, names):
 
 
 class Holder:
-    """GPU memory that another process's would be: all but `free` GiB of the GPU."""
+    """Occupies all but `free` GiB of the GPU, as another process would."""
 
     def __init__(self, free):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -171,7 +171,7 @@ def measure(bench, row, overrides, name):
 
 
 def run_row(bench, row, free, entry):
-    """Auto, then what else --fit lists, as far as the time goes."""
+    """Runs auto, then the other choices of --fit, within the budget."""
     chosen = measure(bench, row, AUTO, "auto")
     entry["runs"] = [dict(chosen, what="auto")]
     say(f"{row['name']}: auto: {blipft.line_of(chosen)}; {chosen['choice']}")
@@ -211,7 +211,7 @@ def cells_of(row, entry):
 
 
 def run(bench, chosen):
-    """All rows; the table. 0 when every row's auto that was tried ran."""
+    """Runs all rows and prints the table. Returns 0 if auto ran in every tried row."""
     free = bench.arguments.free
     holder = Holder(free) if free else None
     total = free or (SMOKE_GIB if bench.smoke else float(output_of(

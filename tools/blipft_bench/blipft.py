@@ -1,4 +1,4 @@
-"""One run of blipft: its command line, and what its trace says of it."""
+"""One run of blipft: its command line, and the results in its trace."""
 import os
 import shutil
 import statistics
@@ -12,9 +12,9 @@ from .commands import BenchError, run_command
 from .machine import GIB, ROOT, shown
 from .rows import TEXT_TOKENS, WARMUP
 
-START = 12        # seconds of one run before its first step, with products that this machine has not seen
+START = 12        # seconds of one run before its first step, with products that are new on this machine
 SMOKE_SHRINK = 8  # --cpu-smoke divides batch sizes by this
-# The numbers of a run of which the table has the medians over the repeats.
+# Numbers of a run whose medians over the repeats are in the table.
 MEDIANS = ("step_s", "samples_s", "tflops_gpu", "first_step_s", "seconds", "data_wait_s", "planned_bytes",
            "measured_bytes", "driver_bytes")
 
@@ -69,7 +69,7 @@ def estimate(row, steps):
 
 
 def run_rows(bench, row, folder, model, data, keys):
-    """One run of rows of `tokens` tokens, `batch` x `accumulate` a step, on each GPU, with a run file of its own in `folder`."""
+    """One run of rows of `tokens` tokens, `batch` x `accumulate` a step, on each GPU, with a separate run file in `folder`."""
     small, steps, ranks = bench.arguments.cpu_smoke, bench.arguments.steps, bench.ranks_of(row)
     yaml = folder / "run.yaml"
     yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\n"
@@ -85,7 +85,7 @@ def run_rows(bench, row, folder, model, data, keys):
 
 
 def read_traces(folder, ranks, steps, command_ns, with_config=False):
-    """Times of the steps and what the trace says of the run; the slowest rank counts. with_config: its config too."""
+    """Times of the steps and results in the trace; the slowest rank counts. with_config: its config too."""
     try:
         traces = open_run(folder).parts[0].traces
     except TraceError as error:

@@ -1,4 +1,4 @@
-"""Running one command: its log, its time limit, the memory it takes, and why it failed."""
+"""Running one command: its log, time limit, memory, and reason of failure."""
 import json
 import os
 import re
@@ -10,15 +10,15 @@ from .machine import MemoryPoll, ROOT
 
 
 class BenchError(Exception):
-    """A run that failed; its text is the line that says why."""
+    """A run that failed; its text is the line with the reason."""
 
 
 class OutOfTime(BenchError):
-    """A command was ended since it took too long."""
+    """A command was ended because it took too long."""
 
 
 def end_process(process):
-    """mpirun and torchrun end their ranks when they get a SIGTERM; what is left of the session is killed."""
+    """Sends SIGTERM, with which mpirun and torchrun end their ranks; then kills the rest of the session."""
     for number, patience in ((signal.SIGTERM, 15), (signal.SIGKILL, 10)):
         try:
             os.killpg(process.pid, number)
@@ -28,7 +28,7 @@ def end_process(process):
 
 
 class Skipped(BenchError):
-    """A run that did not end because the budget was spent; its text is the reason that the table gives."""
+    """A run that was skipped because of the budget; its text is the reason in the table."""
 
 
 # Lines that launchers add to a program's output, and how programs report errors.

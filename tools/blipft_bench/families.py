@@ -1,4 +1,4 @@
-"""Families at full size on one GPU: LoRA on long texts, full training on pictures; the same step in PyTorch beside them."""
+"""Families at full size on one GPU: LoRA on long texts, full training on pictures; the same step in PyTorch."""
 import json
 
 import make_demo
@@ -10,7 +10,7 @@ from .machine import ROOT, say, shown
 
 SCRIPT = "tools/bench_families_torch.py"
 LORA = ["adapter.kind=lora", "adapter.r=16", "adapter.targets=[all-linear]", "train.lr=1e-4"]
-# shape: a folder of share/models; batch x accumulate samples a step, of so many tokens; config: what is another in its text
+# shape: a folder of share/models; batch x accumulate samples a step, of `tokens` tokens; config: changes of its text
 # model; expected: seconds of a step on an H200 (blipft, PyTorch); torch: the settings of PyTorch to try in turn until one fits, as batch and whether activations are recomputed.
 ROWS = [
     dict(name="qwen3-8b-lora", expected=(4.2, 4.6), shape="qwen3-8b", batch=2, tokens=4096, accumulate=8, lora=16,
@@ -61,7 +61,7 @@ def write_model(bench, row, small):
         captions = inputs.write_data(bench.out / "data", inputs.PICTURES, inputs.PICTURE_SIZE)
         inputs.write_model(folder, None, captions, small)
     else:
-        generate.write_llama(folder, small)   # for its tokenizer
+        generate.write_llama(folder, small)   # only for its tokenizer
     config = json.loads((ROOT / "share/models" / row["shape"] / "config.json").read_text())
     config["dtype"] = "bfloat16"
     text_part(config).update(row.get("config", {}))
@@ -83,7 +83,7 @@ def measure(bench, row, model, small):
 
 
 def measure_torch(bench, row, model):
-    """The first of its settings that fits; {error} where none does."""
+    """The first of its settings that fits; {error} if none does."""
     result, ranks = {}, bench.ranks_of(row)
     strategy = ["--strategy", row.get("strategy", "single"), "--shard-ranks", str(row.get("shard_ranks", ranks))] if ranks > 1 else []
     for attempt, (batch, recompute) in enumerate(row["torch"]):

@@ -1,4 +1,4 @@
-"""Products in fp8 beside those in bf16, the same steps in turn, on one GPU: long rows, whose products are most of a step."""
+"""Products in fp8 and in bf16: the same steps in turn, on one GPU, with long rows, where products dominate the step."""
 import re
 
 import make_demo
@@ -9,7 +9,7 @@ from .machine import say
 VOCABULARY = {"7b": 32000, "llama3-8b": 128256, "qwen2.5-7b": 152064}
 # Llama 3 8B and Qwen2.5-7B have adapters of rank 8, as in NeMo AutoModel's benchmark.
 LORA = ["adapter.kind=lora", "adapter.r=8", "adapter.targets=[q, k, v, o, mlp]"]
-# expected: seconds of a step in bf16 on an H200. keys: of both runs; fp8_keys: of that in fp8.
+# expected: seconds of a step in bf16 on an H200. keys: keys of both runs; fp8_keys: keys of the run in fp8.
 ROWS = [
     dict(name="7b-512", expected=(0.5,), model="7b", batch=4, tokens=512, accumulate=4),
     dict(name="7b-1024", expected=(1.0,), model="7b", batch=4, tokens=1024, accumulate=4),
@@ -22,7 +22,7 @@ TITLES = ["row", "bf16 s", "fp8 s", "ratio", "bf16 tokens/s", "fp8 tokens/s", "b
 
 
 def write_model(folder, row, small):
-    generate.write_llama(folder, small)    # with its tokenizer
+    generate.write_llama(folder, small)    # it has the tokenizer
     config = auto.llama_config(row["model"], 32000 if small else VOCABULARY[row["model"]], small)
     config["max_position_embeddings"] = 8192
     if row["model"].startswith("qwen"):

@@ -1,4 +1,4 @@
-"""Generation on one GPU: decoding against the bound of reading weights and cache, captions beside transformers, prefill."""
+"""Generation on one GPU: decoding against the bound of reading weights and cache, captions with transformers, prefill."""
 import contextlib
 import io
 import json
@@ -16,9 +16,9 @@ from .commands import BenchError, Skipped, result_of
 from .machine import say, shown
 
 SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "bench_generate_torch.py"
-# Bytes a second by the data sheets, and bf16 operations a second that long products reach, of the GPUs that the bounds are of.
+# Bytes a second by the data sheets, and bf16 operations a second of long products, for the GPUs of the bounds.
 BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12}
-# texts: so many in all, batch at once. prompt and new: tokens. estimate: seconds of one run on an H200. torch: PyTorch runs beside.
+# texts: number of texts, `batch` in parallel. prompt and new: tokens. estimate: seconds of one run on an H200. torch: PyTorch runs too.
 ROWS = [
     dict(name="7b-1", estimate=10, model="7b", texts=1, batch=1, prompt=128, new=256, torch=True),
     dict(name="7b-64", estimate=10, model="7b", texts=64, batch=64, prompt=128, new=256, torch=True),
@@ -40,14 +40,14 @@ def llama_sizes(small):
 
 
 def bound_ms(row, bandwidth, small):
-    """Reading all weights once, and of each text the keys and values of the mean length."""
+    """Seconds to read all weights once, and the keys and values of each text at the mean length."""
     hidden, layers, matrices, head = llama_sizes(small)
     cache = row["batch"] * (row["prompt"] + row["new"] / 2) * layers * 2 * hidden * 2
     return (matrices * row.get("bits", 16) / 8 + head * 2 + cache) / bandwidth * 1e3
 
 
 def prefill_operations(row, small):
-    """For one text: products of all rows, attention of half the pairs."""
+    """Operations for one text: products of all rows, attention of half the pairs."""
     hidden, layers, matrices, _ = llama_sizes(small)
     return 2 * matrices * row["prompt"] + layers * 2 * row["prompt"] ** 2 * hidden
 
@@ -80,14 +80,14 @@ def prepare(bench, row, small):
         inputs.write_model(folder, None, captions, small)
         return folder, pictures
     data = bench.out / f"prompts-{row['name']}.jsonl"
-    write_prompts(data, row, (32 if small else row["prompt"]) - 1)  # and the begin of a text
+    write_prompts(data, row, (32 if small else row["prompt"]) - 1)  # and the start of a text
     return write_llama(bench.out / "models" / "7b", small), data
 
 
 def run_blipft(bench, row, model, data, small):
-    """Twice: the first run of a shape times its matrix products. The second one's figures; where there are more texts than run at once, a
-    third run of the first of them alone says how long these take, for which the GPU's code is loaded: PyTorch's figures are
-    behind a call that warms up."""
+    """Runs twice, because the first run of a shape times its matrix products, and returns the second one's figures. If there are
+    more texts than slots, a third run of the first texts alone measures their time, which includes loading the GPU's code:
+    PyTorch's figures come after a warm-up call."""
     new = 4 if small else row["new"]
     folder = bench.out / row["name"]
     yaml = bench.out / f"{row['name']}.yaml"
@@ -119,7 +119,7 @@ def run_blipft(bench, row, model, data, small):
 
 
 def rate_of(run):
-    """Texts a second, without the first ones where there are others."""
+    """Texts a second, without the first ones if there are others."""
     return run.get("behind the first", run["texts"] / run["seconds"])
 
 

@@ -17,7 +17,7 @@ SMOKE_PICTURES, SMOKE_PICTURE_SIZE = 32, 64
 
 
 def blip2_config():
-    """config.json of BLIP-2 opt-2.7b: what differs from the small model of make_demo.py."""
+    """config.json of BLIP-2 opt-2.7b: the differences from the small model of make_demo.py."""
     config = make_demo.model_config(50304, 50265)
     config["num_query_tokens"] = 32
     config["vision_config"].update(hidden_size=1408, intermediate_size=6144, num_hidden_layers=39,
@@ -30,7 +30,7 @@ def blip2_config():
 
 
 def write_model(folder, tokenizer, captions, small):
-    """A model directory without weights; `tokenizer` is a directory to copy, None: one is made from the captions."""
+    """A model directory without weights; `tokenizer` is a directory to copy, None: one is trained on the captions."""
     with contextlib.redirect_stdout(io.StringIO()):  # it reports the small model
         make_demo.write_model(str(folder), captions)
     if small and tokenizer:
@@ -59,7 +59,7 @@ def copy_tokenizer(source, folder):
 
 
 def write_data(folder, count, size):
-    """Drawn pictures of size x size and their captions; drawn once, since the same seed gives the same."""
+    """Drawn pictures of size x size with captions; drawn once, because a seed always gives the same ones."""
     metadata = folder / "metadata.jsonl"
     if metadata.exists():
         captions = [json.loads(line)["text"] for line in metadata.read_text().splitlines()]
@@ -73,7 +73,7 @@ def write_data(folder, count, size):
         name = f"images/{index:06d}.jpg"
         picture.resize((size, size)).save(folder / name, quality=92)
         entries.append({"file_name": name, "text": caption})
-    metadata.write_text("".join(json.dumps(entry) + "\n" for entry in entries))  # last: it says that all are there
+    metadata.write_text("".join(json.dumps(entry) + "\n" for entry in entries))  # written last: it shows that all exist
     return [entry["text"] for entry in entries]
 
 

@@ -1,4 +1,4 @@
-"""LLaMA at full size on one to four GPUs, every text of the same length; the same step in PyTorch beside it."""
+"""LLaMA at full size on one to four GPUs, with texts of equal length; the same step in PyTorch."""
 import json
 
 import make_demo
@@ -10,7 +10,7 @@ LORA = ["adapter.kind=lora", "adapter.r=32", "adapter.targets=[q, k, v, o, mlp, 
 MIXED = "bf16-mixed"
 # title: as the README names it. Samples of a step on each GPU: batch x accumulate, of `tokens` tokens. expected: seconds of a
 # step on an H200 (blipft, PyTorch); torch: PyTorch's settings to try in turn until one fits, as batch and whether activations
-# are recomputed; the row has none where PyTorch alone cannot run it.
+# are recomputed; a row that PyTorch cannot run has none.
 ROWS = [
     dict(name="7b-ddp", title="LLaMA 7B, DDP, 4", model="7b", strategy="ddp", batch=4, tokens=512, accumulate=1,
          expected=(0.2, 0.3), torch=[(4, False), (2, False), (4, True)]),
@@ -62,7 +62,7 @@ def run(bench, chosen):
             entry["torch"] = families.measure_torch(bench, row, bench.out / "models" / row["model"])
             say(f"{row['name']}: torch {json.dumps({key: entry['torch'].get(key) for key in ('step_s', 'error', 'skipped')})}")
 
-    if bench.each(chosen, measure_row, bench.measure_ceilings):   # PyTorch compiles for long: all rows of blipft come first
+    if bench.each(chosen, measure_row, bench.measure_ceilings):   # all rows of blipft run first, because PyTorch compiles for a long time
         bench.each(chosen, measure_torch)
     gemm, ran = bench.record.get("gemm_tflops"), [(row, entry) for row, entry in zip(chosen, bench.record["rows"]) if "run" in entry]
     status = table.print_results(bench.record, TITLES, [families.cells(row, entry, gemm) for row, entry in ran], "run")

@@ -20,13 +20,13 @@ say.start = time.monotonic()
 
 
 def shown(path):
-    """A path as commands name it: from the repository's root where it lies below."""
+    """A path for commands: relative to the repository's root if it is below it."""
     path = pathlib.Path(path).resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def output_of(command, timeout=60):
-    """Standard output of a short command, None where it cannot be had."""
+    """Standard output of a short command, or None if it fails."""
     try:
         result = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.DEVNULL, text=True, timeout=timeout)
@@ -52,7 +52,7 @@ def find_gpus():
 
 
 class MemoryPoll:
-    """Polls what the driver says is used on the GPUs while a command runs, whoever uses it."""
+    """Polls the driver's memory use of the GPUs, of all processes, while a command runs."""
 
     def __init__(self, gpus, seconds=0.5):
         self.ids, self.seconds = ",".join(gpu["id"] for gpu in gpus), seconds
@@ -61,7 +61,7 @@ class MemoryPoll:
         self.peak = list(self.before)
 
     def read(self):
-        """MiB of each GPU; empty where nvidia-smi does not say."""
+        """MiB of each GPU; empty if nvidia-smi does not report it."""
         listed = output_of(["nvidia-smi", f"--id={self.ids}", "--query-gpu=memory.used",
                             "--format=csv,noheader,nounits"], timeout=10) if self.ids else None
         try:
@@ -87,7 +87,7 @@ class MemoryPoll:
 
     @property
     def peak_bytes(self):
-        """The most on any GPU; None: unknown."""
+        """The largest use of any GPU; None: unknown."""
         return max(self.peak) * 2 ** 20 if self.peak else None
 
     @property

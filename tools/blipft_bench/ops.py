@@ -1,4 +1,4 @@
-"""--ops: op_bench, and attention beside PyTorch's implementations at the same shapes."""
+"""--ops: op_bench, and attention of PyTorch's implementations at the same shapes."""
 import json
 import os
 import pathlib
@@ -28,7 +28,7 @@ def run_op_bench(program, out, limit, options):
 
 
 def ceilings(program, out, limit):
-    """(TFLOP/s of the 8192^3 product, TB/s of the copy); Nones, having said why, where they cannot be had."""
+    """(TFLOP/s of the 8192^3 product, TB/s of the copy); Nones, after printing why, if they cannot be measured."""
     try:
         found = run_op_bench(program, out, limit, ["--ceilings"])
         rates = float(found["gemm_tflop_s"]), float(found["copy_tb_s"])
@@ -40,7 +40,7 @@ def ceilings(program, out, limit):
 
 
 def attention_shapes(ops):
-    """{shape: {forward: us, backward: us, **its numbers}} of what op_bench timed from memory, else from the cache."""
+    """{shape: {forward: us, backward: us, **its numbers}} that op_bench timed from memory, else from the cache."""
     shapes = {}
     for source in ("memory", "L2"):
         for op in ops:

@@ -1,4 +1,4 @@
-"""The step in PyTorch: where torch is, and one run of bench_torch.py."""
+"""The step in PyTorch: a Python with torch, and one run of bench_torch.py."""
 import pathlib
 import sys
 
@@ -10,7 +10,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "bench_torch.py"
 
 
 def find_python(given, modules=("torch",)):
-    """(python, versions of the modules), or None, having said why."""
+    """(python, versions of the modules), or None after printing why."""
     ask = "; ".join([*(f"import {m}" for m in modules), f"print({', '.join(m + '.__version__' for m in modules)})"])
     for python in [given] if given else dict.fromkeys([sys.executable, "python3", "/usr/bin/python3"]):
         answer = output_of([python, "-c", ask], timeout=180)

@@ -1,9 +1,9 @@
 """The configurations of the table, the same step in PyTorch, and how long each takes on four H200."""
 TEXT_TOKENS = 50
-WARMUP = 3  # steps of blipft that are left out: the first ones capture the graph and fill the queues
+WARMUP = 3  # the first steps of blipft, which capture the graph and fill the queues, are left out
 
 # eager, best: arguments of bench_torch.py, plain and in the fastest variant known for the row. expected: seconds of a
-# step on an H200 (blipft, eager, best), which the estimates are made of.
+# step on an H200 (blipft, eager, best), the base of the estimates.
 COMPILED = ["--compile", "--fused"]
 GATHERED_ONCE = ["fsdp2", *COMPILED, "--no-sync", "--reshard", "0"]
 ROWS = [
@@ -37,12 +37,12 @@ ROWS = [
          keys=["parallel.reshard=auto"], eager=["fsdp1"], best=GATHERED_ONCE),
 ]
 NAMES = [row["name"] for row in ROWS]
-# PyTorch's runs while time lasts: every row's best in this order, then the plain ones.
+# The order of PyTorch's runs within the budget: every row's best variant, then the plain ones.
 VARIANTS = ("best", "eager")
 TORCH_ORDER = ["single-16x4", "fsdp-16x4", "ddp-16x4", "fsdp-64x1", "ddp-64x1", "single-64x1", "fsdp-16x4-ckpt",
                "single-16x4-ckpt", "fsdp-16x4-auto"]
 
-# Why a run was left out.
+# Reasons for skipped runs.
 NO_TIME, CUT_SHORT = "the budget is spent", "the budget was spent while it ran"
 INTERRUPTED = "interrupted: the table has what was measured until then"
 

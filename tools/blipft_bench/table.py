@@ -32,7 +32,7 @@ def torch_cell(result):
 
 
 def fastest_torch(row):
-    """The fastest variant that ran (compiling does not pay in every row), else what became of the best one."""
+    """The fastest variant that ran (compiling does not pay in every row), else the reason why the best one did not run."""
     results = [row.get("torch_" + variant) for variant in ("best", "eager")]
     ran = [result for result in results if result and "step_s" in result]
     return min(ran, key=lambda result: result["step_s"]) if ran else results[0]
@@ -51,7 +51,7 @@ def cells(row, gemm_tflops):
 
 
 def print_markdown(titles, rows, left=1):
-    """`left` columns stand at the left, the others, numbers, at the right."""
+    """Formats a table: `left` columns are left-aligned, the others, numbers, right-aligned."""
     lines = [titles, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
     rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
@@ -83,7 +83,7 @@ def compiled_torch(row, entry):
 
 
 def print_readme(record, runs):
-    """The rows as the README has them. A run has, beside its measurements: model, gpus, length, rate, unit, torch."""
+    """The rows for the README. A run has measurements and model, gpus, length, rate, unit, torch."""
     gpu = record["gpus"][0] if record["gpus"] else "CPU"
     gemm, lines = record.get("gemm_tflops"), []
     for run in runs:
@@ -98,7 +98,7 @@ def print_readme(record, runs):
 
 
 def about(record):
-    """GPUs, ceilings, versions and what was run, in one line."""
+    """GPUs, ceilings, versions and command, in one line."""
     versions = record["versions"]
     where = f"{len(record['gpus'])} x {record['gpus'][0]}" if record["gpus"] else \
         f"{record['ranks']} CPU ranks, a tiny model"

@@ -1,12 +1,12 @@
-"""Makes a model directory with safetensors of one that has only pytorch_model*.bin, without running code from it.
+"""Converts a model directory with only pytorch_model*.bin to safetensors, without running code from it.
 
   convert_checkpoint.py SOURCE TARGET
 
 SOURCE holds pytorch_model.bin, or the shards that pytorch_model.bin.index.json names. torch_files.py reads them
-without torch, refuses whatever is no tensor, and maps them: tensors are copied one at a time, as stored, so that memory
-stays at one tensor. Each file becomes one .safetensors file; several get an index.
+without torch, refuses everything that is no tensor, and maps the files: tensors are copied one at a time, as stored, so
+the memory is that of one tensor. Each file becomes one .safetensors file; several get an index.
 Tensors that share memory are written once for each of their names. Configuration, tokenizer and the other small files
-of SOURCE are copied. TARGET appears when all of it is written.
+of SOURCE are copied. TARGET appears when it is complete.
 
 Needs numpy.
 """

@@ -11,8 +11,8 @@ a split. If files are named after splits (train-00000-of-00004.parquet), --split
 With a column of pictures the result is an ImageFolder: OUTPUT/images/*.jpg|png and OUTPUT/metadata.jsonl. Its records have
 file_name and text; a picture with a list of captions becomes one record for each caption. With the columns question and
 answers (or answer), as in VQAv2 and TextVQA, they have file_name, prompt and answer instead; answers that are null or
-empty, as in test splits, are left out. Equal pictures are written once. Without pictures it is OUTPUT/data.jsonl, a record with all columns in each line; data.keys tells blipft what they
-are called where they are not called as it expects.
+empty, as in test splits, are left out. Equal pictures are written once. Without pictures it is OUTPUT/data.jsonl, a record with all columns in each line; data.keys
+renames columns for blipft.
 
 Needs pyarrow, not `datasets`. Pictures that are neither JPEG nor PNG are saved as PNG, which needs PIL.
 """
@@ -97,7 +97,7 @@ SPLIT_NAMES = ("train", "validation", "valid", "val", "dev", "eval", "test")
 
 
 def split_of(file, source):
-    """The split that a file, or a folder between it and the source, is named after; None: none."""
+    """The split in the name of a file, or of a folder between it and the source; None: none."""
     for part in file.relative_to(source).parts[::-1]:
         name = re.split(r"[-_.]", part)[0].lower()
         if name in SPLIT_NAMES:
@@ -106,7 +106,7 @@ def split_of(file, source):
 
 
 def loose_files(source, split):
-    """The .parquet and .arrow files of a directory, of one split where they have some."""
+    """The .parquet and .arrow files of a directory, of one split if they have splits."""
     files = sorted(file for file in source.rglob("*")
                    if file.suffix in COLUMNAR and not any(part.startswith(".") for part in file.relative_to(source).parts))
     if not files:
@@ -185,7 +185,7 @@ def picture_bytes(value, base, place):
 
 
 def encoded(data, place):
-    """(bytes, extension): JPEG and PNG as they are, others as PNG with their transparency and orientation."""
+    """(bytes, extension): JPEG and PNG unchanged, others as PNG with their transparency and orientation."""
     if data.startswith(b"\xff\xd8\xff"):
         return data, "jpg"
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -232,7 +232,7 @@ def answer_texts(value, place):
 
 
 def plain(value, place):
-    """A value as JSON has it: numbers that are none become null, as pandas writes what is missing."""
+    """A value for JSON: NaN becomes null, because pandas writes missing values so."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -245,7 +245,7 @@ def plain(value, place):
 
 
 def prepare_output(output, force):
-    """A fresh directory. Only what this tool writes is removed: of an unfinished conversion, or with --force."""
+    """Creates an empty directory. Removes only files of this tool: of an unfinished conversion, or with --force."""
     if output.exists() and not output.is_dir():
         fail(f"{output}: exists and is not a directory")
     found = {item.name for item in output.iterdir()} if output.exists() else set()
@@ -263,7 +263,7 @@ def prepare_output(output, force):
 
 
 class Progress:
-    """A line that is rewritten on a terminal, and printed now and then elsewhere."""
+    """A progress line: rewritten on a terminal, printed sometimes elsewhere."""
 
     def __init__(self):
         self.terminal = sys.stderr.isatty()
@@ -291,13 +291,13 @@ def picture_column(schema, wanted, file):
 
 
 def rows_of(batch, at_once=64):
-    """The rows as Python values, a few at a time: they may hold pictures."""
+    """The rows as Python values, a few at a time, because they may contain pictures."""
     for start in range(0, batch.num_rows, at_once):
         yield from batch.slice(start, at_once).to_pylist()
 
 
 class PictureFiles:
-    """Writes pictures below OUTPUT/images, equal ones once: a split by pictures must see that they are the same."""
+    """Writes pictures below OUTPUT/images, equal ones once, so that a split by pictures keeps their samples together."""
 
     def __init__(self, output):
         self.folder, self.names = output / "images", {}
@@ -343,7 +343,7 @@ def picture_records(values, name, columns, place):
 
 
 def write_samples(pyarrow, files, base, arguments, out):
-    """Writes the samples of all files, and the pictures; (how many, whether they have pictures)."""
+    """Writes the samples of all files and the pictures; returns (number of samples, True if they have pictures)."""
     progress, count, rows = Progress(), 0, 0
     pictures, has_pictures = PictureFiles(arguments.output), False
     for file in files:
@@ -378,7 +378,7 @@ def convert(arguments):
     files, base = source_files(arguments.source, arguments.split)
     pyarrow = import_pyarrow()
     prepare_output(arguments.output, arguments.force)
-    partial = arguments.output / "data.jsonl.part"  # renamed at the end: a half conversion is no dataset
+    partial = arguments.output / "data.jsonl.part"  # renamed at the end, so that an incomplete conversion is no dataset
     with open(partial, "w", encoding="utf-8") as out:
         count, pictures = write_samples(pyarrow, files, base, arguments, out)
     if count == 0:

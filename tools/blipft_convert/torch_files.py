@@ -1,8 +1,8 @@
 """The tensors of a file that torch.save wrote, without torch and without running code from it.
 
 A file is a zip archive with a pickle (NAME/data.pkl) and the bytes of each storage (NAME/data/KEY), or, before torch 1.6,
-pickles one after the other with the storages behind them. The pickle may build dictionaries, lists, numbers and texts, and
-name the few functions below, which make tensors; anything else that it names is refused, and never looked up.
+successive pickles followed by the storages. The pickle may build dictionaries, lists, numbers and texts, and name the
+few functions below, which make tensors; any other name is refused and never looked up.
 """
 import collections
 import io
@@ -24,18 +24,18 @@ LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950a86a20f9469cfc6c, 1001
 
 
 class Refused(Exception):
-    """Says what is wrong with a file."""
+    """The fault of a file."""
 
 
 class Storage:
     def __init__(self, kind, key, elements):
         self.kind, self.key, self.elements = kind, key, elements
         self.dtype, self.size = STORAGES[kind]
-        self.data = None                   # a view of the file, filled in where the bytes are known
+        self.data = None                   # a view of the file, set when the position is known
 
 
 class Tensor:
-    """Elements of a storage; dtype is safetensors' name, None where it has none."""
+    """Elements of a storage; dtype is safetensors' name, or None if it has none."""
 
     def __init__(self, storage, offset, shape, stride):
         self.storage, self.offset, self.shape, self.stride = storage, offset, tuple(shape), tuple(stride)
@@ -52,7 +52,7 @@ class Tensor:
             raise Refused(f"a tensor reaches to element {last} of a storage of {self.storage.elements}")
 
     def elements(self):
-        """The elements in order, as unsigned integers of their size; a copy only where they do not lie so."""
+        """The elements in order, as unsigned integers of their size; copied only if they are not contiguous."""
         size = self.storage.size
         if 0 in self.shape:
             return np.empty(self.shape, f"u{size}")
@@ -123,7 +123,7 @@ def load(path):
         return read_zip(path, mapped) if mapped[:4] == b"PK\x03\x04" else read_legacy(mapped)
     except Refused:
         raise
-    except Exception as error:             # what broken pickles and archives raise has no common class
+    except Exception as error:             # errors of broken pickles and archives have no common class
         raise Refused(f"it is broken, or no file of torch: {type(error).__name__}: {error}") from None
 
 

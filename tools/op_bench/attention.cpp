@@ -1,5 +1,5 @@
-// Attention, forward and backward, at the shapes of the models. The JSON has each shape's sizes as numbers, so that
-// other implementations can be timed at the same ones.
+// Attention, forward and backward, at the shapes of the models. The JSON has the sizes of each shape as numbers, so
+// that other implementations can be timed with equal shapes.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -17,12 +17,12 @@ struct AttentionCase {
   const char* name;
   int64_t batch, heads, queries, keys, size;
   bool causal = false;
-  float p = 0;         ///< dropout of the probabilities
+  float p = 0;         ///< dropout probability
   bool dbias = false;  ///< also times backward with the gradient of the bias of queries, keys and values
-  int64_t kv_heads = 0;               ///< 0: as many as heads
-  std::vector<int64_t> lengths = {};  ///< packed samples' rows, queries at most; else all have `queries`
+  int64_t kv_heads = 0;               ///< 0: equal to heads
+  std::vector<int64_t> lengths = {};  ///< rows of packed samples, at most `queries`; empty: all samples have `queries`
   DType dtype = DType::bf16;
-  int64_t relative = 0;               ///< relative positions: offsets of either direction with a score of their own
+  int64_t relative = 0;               ///< relative positions: offsets in each direction with their own score
 
   int64_t heads_of_kv() const { return kv_heads ? kv_heads : heads; }
   int64_t rows() const {
@@ -34,7 +34,7 @@ struct AttentionCase {
     for (int64_t n : lengths) total += static_cast<double>(n * n);
     return total;
   }
-  /// Columns of a matrix of keys and values.
+  /// Returns the columns of a matrix of keys and values.
   int64_t kv_columns() const { return 2 * heads_of_kv() * size; }
 };
 
@@ -65,7 +65,7 @@ AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
   args.packing = make_packing(harness, c);
   if (c.relative > 0)
     args.relative = {harness.tensor({c.heads, 2 * c.relative + 1}, DType::f32), c.relative, c.relative};
-  if (c.queries == c.keys) {  // one matrix of queries, keys and values, as the layers make it
+  if (c.queries == c.keys) {  // one matrix of queries, keys and values, as in the layers
     const Tensor qkv = harness.tensor({c.rows(), width + c.kv_columns()}, c.dtype);
     args.q = Heads::in(qkv, 0, c.queries), args.k = Heads::in(qkv, width, c.queries);
     args.v = Heads::in(qkv, width + kv_width, c.queries);
@@ -86,7 +86,7 @@ AttentionBackward make_backward(Harness& harness, const AttentionCase& c, bool d
   args.forward = make_forward(harness, c);
   harness.ops().attention_forward(args.forward, harness.stream());
   args.dout = Heads::in(harness.tensor({c.rows(), width}, c.dtype), 0, c.queries);
-  if (dbias) {  // wants one matrix
+  if (dbias) {  // needs one matrix
     const Tensor dqkv = harness.tensor({c.rows(), columns}, c.dtype);
     args.dq = Heads::in(dqkv, 0, c.queries), args.dk = Heads::in(dqkv, width, c.queries);
     args.dv = Heads::in(dqkv, width + kv_width, c.queries);
@@ -103,9 +103,9 @@ AttentionBackward make_backward(Harness& harness, const AttentionCase& c, bool d
 
 void attention_case(Harness& harness, const AttentionCase& c) {
   double flops = 4.0 * c.scores() * static_cast<double>(c.heads * c.size);
-  if (c.causal)  // what is not masked
+  if (c.causal)  // only pairs that are not masked
     flops *= 0.5 * (1.0 + static_cast<double>(c.rows()) / c.scores());
-  // Matrices like the queries and like the keys, and the f32 row of log-sums.
+  // Bytes of matrices of queries and of keys, and of the f32 log-sums.
   const int64_t kv_rows = c.queries == c.keys ? c.rows() : c.batch * c.keys;
   const double element = static_cast<double>(dtype_size(c.dtype)),
                q = element * static_cast<double>(c.rows() * c.heads * c.size),
@@ -117,7 +117,7 @@ void attention_case(Harness& harness, const AttentionCase& c) {
                                    c.lengths.empty() ? "" : concat(" packed ", c.rows()),
                                    c.relative > 0 ? concat(" relative ", c.relative) : "",
                                    c.dtype == DType::f32 ? " f32" : "");
-  // Others are not timed at such shapes.
+  // Other implementations are not timed at such shapes.
   const bool alone = c.kv_heads > 0 || !c.lengths.empty() || c.dtype != DType::bf16 || c.relative > 0;
   const std::string fields = alone ? "" :
       concat("\"attention\": {\"name\": \"", c.name, "\", \"batch\": ", c.batch, ", \"heads\": ", c.heads,
@@ -133,7 +133,7 @@ void attention_case(Harness& harness, const AttentionCase& c) {
     };
   }, Sources::both, fields);
   if (!c.dbias) return;
-  // Read and written. Without the fields: other implementations have no such output.
+  // The bias gradient is read and written. No JSON fields, because other implementations have no such output.
   const double bias = 2 * 2.0 * static_cast<double>(c.heads * c.size + c.kv_columns());
   harness.run("attention_backward", shape + " dbias", {backward.bytes + bias, backward.flops}, [&]() -> Harness::Work {
     return [&harness, args = make_backward(harness, c, true)] {
@@ -142,7 +142,8 @@ void attention_case(Harness& harness, const AttentionCase& c) {
   });
 }
 
-/// A table of buckets for `heads` heads, 32 of either direction, to scores of 2 * 91 + 1 offsets, and back.
+/// Times the expansion of a table of buckets for `heads` heads, 32 in each direction, to scores of 2 * 91 + 1 offsets,
+/// and its gradient.
 void relative_bias_cases(Harness& harness, int64_t heads) {
   const auto make = [&harness, heads] {
     RelativeBias args{.table = harness.tensor({32, heads}), .directed = 16, .distances = 16};
@@ -159,7 +160,7 @@ void relative_bias_cases(Harness& harness, int64_t heads) {
   });
 }
 
-/// Texts of an instruction set such as Alpaca: most short, some long.
+/// Returns lengths of texts as in an instruction set such as Alpaca: most short, some long.
 std::vector<int64_t> text_lengths(int64_t samples, int64_t rows) {
   std::vector<int64_t> lengths;
   for (int64_t b = 0; b + 1 < samples; ++b) lengths.push_back(40 + (b * 37 % 31) * (b * 37 % 31) * 7 / 60);

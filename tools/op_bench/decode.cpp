@@ -10,7 +10,7 @@ namespace blipft::bench {
 
 namespace {
 
-/// All texts have `length` places of `places`.
+/// Times attention to a cache: each text uses `length` of `places` positions.
 void attention_decode_case(Harness& harness, int64_t slots, int64_t heads, int64_t kv_heads, int64_t size,
                            int64_t length, int64_t places) {
   const double cached = 2 * 2.0 * static_cast<double>(slots * length * kv_heads * size);
@@ -29,7 +29,7 @@ void attention_decode_case(Harness& harness, int64_t slots, int64_t heads, int64
   });
 }
 
-/// Texts that do not end while they are timed.
+/// Returns texts that do not end during the timing.
 DecodeState long_texts(Harness& harness, int64_t slots) {
   constexpr int32_t kMax = 1 << 16;
   const auto all = [&](int32_t number) { return harness.integers({slots}, [=](int64_t) { return number; }); };
@@ -60,7 +60,7 @@ void decode_cases(Harness& harness) {
     attention_decode_case(harness, 64, 32, 8, 128, length, 4096);
   }
   attention_decode_case(harness, 1, 28, 4, 128, 4096, 4096);
-  attention_decode_case(harness, 64, 32, 32, 80, 128, 128);  // OPT-2.7B's heads
+  attention_decode_case(harness, 64, 32, 32, 80, 128, 128);  // the heads of OPT-2.7B
   for (int64_t slots : {1, 64})
     for (int64_t vocabulary : {32000, 151936}) {
       TokenRules rules;

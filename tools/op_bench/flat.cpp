@@ -17,7 +17,7 @@ void loss_case(Harness& harness, int64_t rows, DType dtype) {
   });
 }
 
-/// Codes of n normal numbers.
+/// Returns n quantized normal numbers.
 Quantized quantized(Harness& harness, CodeBook book, int64_t n) {
   const Quantized q{book, harness.raw({n * code_bits(book) / 8}, DType::u8),
                     harness.raw({n / code_block(book)}, DType::f32)};
@@ -32,7 +32,7 @@ Quantized quantized(Harness& harness, CodeBook book, int64_t n) {
 
 void update_cases(Harness& harness, const char* name, DType param, bool master, DType grad, DType state) {
   const int64_t n = int64_t{1} << 26;
-  // With master weights in f32 the parameter itself is only written.
+  // With f32 master weights, the parameter itself is only written.
   const int64_t weights = master ? dtype_size(param) + 8 : 2 * dtype_size(param);
   const auto cost = [&](int64_t states) {
     return Cost{static_cast<double>(n * (weights + dtype_size(grad) + 2 * states * dtype_size(state)))};
@@ -94,7 +94,7 @@ void quantize_cases(Harness& harness) {
   }
 }
 
-// A matrix that is stored in fp8, as layers that take no fp8 and the gradient of their input need it.
+// Times reads of a matrix that is stored in fp8, for layers without fp8 products and for the gradient of their input.
 void stored_fp8_cases(Harness& harness) {
   const int64_t rows = 11008, cols = 4096, n = rows * cols;
   const double bytes = static_cast<double>(n);
@@ -143,7 +143,7 @@ void buffer_cases(Harness& harness) {
   });
 }
 
-// A few numbers each: what counts is the launch.
+// Ops on a few numbers: the launch determines the time.
 void scalar_cases(Harness& harness) {
   harness.run("loss_weights", "4", {32}, [&]() -> Harness::Work {
     const Tensor counts = harness.tensor({4}, DType::f32, 8, 1), weights = harness.tensor({4}, DType::f32);

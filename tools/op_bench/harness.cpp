@@ -1,6 +1,6 @@
-// How op_bench times: a CUDA graph launches the op many times between two readings of the device's clock, and the
-// median of several replays counts. "memory" rotates through sets of tensors that together are more than twice the L2
-// cache, so that no launch finds what the one before it left there; "L2" launches on one set again and again.
+// The timing of op_bench: a CUDA graph launches the op many times between two readings of the device's clock, and the
+// median of several replays counts. "memory" rotates through sets of tensors that are together larger than twice the L2
+// cache, so that no launch reads data that the previous one left there; "L2" always launches on one set.
 #include "op_bench/harness.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr int64_t kPoolBytes = int64_t{12} << 30;
 constexpr int64_t kRotateBytes = 150 << 20;  // more than twice an H200's L2 cache of 60 MB
 constexpr int64_t kMaxSets = 256;
 constexpr int64_t kCachedTensor = 30'000'000;
-constexpr size_t kLaunches = 32;             // in a graph, at least
+constexpr size_t kLaunches = 32;             // the smallest number of launches in a graph
 constexpr int kReplays = 9, kWarmUps = 2;
 
 const char* name_of(Source source) { return source == Source::memory ? "memory" : "L2"; }
@@ -47,7 +47,7 @@ Harness::~Harness() {
   try {
     for (void* memory : {static_cast<void*>(pool_), workspace_, static_cast<void*>(slots_)}) device_->free(memory);
   } catch (const std::exception&) {
-    // The GPU has failed: run() has thrown what is worth telling.
+    // The GPU has failed, and run() has thrown the error.
   }
 }
 
@@ -93,7 +93,7 @@ Dropout Harness::dropout(float p, int64_t samples, int64_t rows_per_sample) {
   return d;
 }
 
-/// Microseconds of one launch.
+/// Returns the microseconds of one launch.
 double Harness::measure(const std::vector<Work>& sets) {
   const size_t launches = sets.size() * std::max<size_t>(1, kLaunches / sets.size());
   const auto graph = device_->capture(stream(), [&] {
@@ -129,7 +129,7 @@ void Harness::run(const std::string& op, const std::string& shape, const Cost& c
   const bool cached_too = sources == Sources::both && std::min(largest_, touched) <= kCachedTensor;
   if (cached_too) record(Source::cache, sets);
   const int64_t wanted = std::max<int64_t>(kRotateBytes / touched + 1, 2);
-  if (wanted > kMaxSets) {  // so small that it is never out of the cache
+  if (wanted > kMaxSets) {  // so small that it always stays in the cache
     if (!cached_too) record(Source::cache, sets);
     return;
   }
@@ -148,7 +148,7 @@ void Harness::measure_ceilings() {
   const Cost copy{2.0 * static_cast<double>(bytes), 0}, product{6.0 * n * n, 2.0 * n * n * n};
   run("copy", "1 GiB to 1 GiB", copy, [&]() -> Work {
     const Tensor from = tensor({bytes / 2}), to = tensor({bytes / 2});
-    // A cast that changes nothing: copies inside a graph do not reach what a kernel does.
+    // A cast to the same type, because copies inside a graph do not reach the rate of a kernel.
     return [this, from, to] { ops_->cast(from, to, stream()); };
   }, Sources::memory_alone);
   ceilings_.copy = copy.bytes / seconds();
@@ -168,7 +168,7 @@ bool Harness::bound_by_copy(const Result& r) const {
 
 /// The share of the rate that the nearer ceiling allows.
 double Harness::share(const Result& r) const {
-  if (ceilings_.copy == 0 || (r.cost.flops > 0 && ceilings_.product == 0)) return 1;  // a ceiling itself
+  if (ceilings_.copy == 0 || (r.cost.flops > 0 && ceilings_.product == 0)) return 1;  // this result is a ceiling
   const double least = ceilings_.seconds(r.cost);
   return least > 0 ? least / (r.microseconds * 1e-6) : 1;
 }

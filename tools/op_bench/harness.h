@@ -18,10 +18,11 @@ struct Cost {
   double flops = 0;  ///< FLOP
 };
 
-/// The memory that the op reads its inputs from: device memory, or the L2 cache as far as they fit, as after the op that made them.
+/// The memory that the op reads its inputs from: device memory, or the L2 cache as far as they fit, as after the op
+/// that made them.
 enum class Source { memory, cache };
 
-/// Which of the two are timed. `both` times the cache too where no tensor is larger than 30 MB.
+/// The sources that are timed. `both` times the cache too if no tensor is larger than 30 MB.
 enum class Sources { memory_alone, both };
 
 struct Result {
@@ -32,48 +33,48 @@ struct Result {
   std::string fields;  ///< more members for the JSON object, `"name": value, ...`
 };
 
-/// Rates that no op can exceed, as measured on this GPU.
+/// Measured rates of this GPU, as upper bounds for all ops.
 struct Ceilings {
   double copy = 0;     ///< B/s of a kernel that copies 1 GiB, read and written bytes together
   double product = 0;  ///< FLOP/s of a bf16 product of 8192 x 8192 x 8192
-  /// Seconds that `cost` takes at least.
+  /// Returns a lower bound of the seconds for `cost`.
   double seconds(const Cost& cost) const;
 };
 
-/// "16x257x1408"
+/// Returns "16x257x1408".
 std::string dims(std::initializer_list<int64_t> sizes);
 
 class Harness {
  public:
-  /// `tf32`: products of f32 factors in TF32.
+  /// `tf32`: products of f32 factors use TF32.
   Harness(int device_index, const std::string& gemm_cache, bool tf32 = false);
   ~Harness();
   Harness(const Harness&) = delete;
   Harness& operator=(const Harness&) = delete;
 
-  // Tensors of the case that is being made; run() takes their memory back.
+  // Tensors of the current case; run() releases their memory.
 
-  /// Random normals (f32, bf16).
+  /// Returns a tensor of random normals (f32, bf16).
   Tensor tensor(const Shape& shape, DType dtype = DType::bf16, float mean = 0, float std = 1);
-  /// Undefined content.
+  /// Returns a tensor with undefined content.
   Tensor raw(const Shape& shape, DType dtype);
-  /// i32 [shape], the number that `number` gives for each place.
+  /// Returns i32 [shape] with number(i) at index i.
   Tensor integers(const Shape& shape, const std::function<int32_t(int64_t)>& number);
-  /// i32 token ids below `below`.
+  /// Returns i32 token ids below `below`.
   Tensor ids(const Shape& shape, int32_t below);
   Dropout dropout(float p, int64_t samples, int64_t rows_per_sample);
 
   using Work = std::function<void()>;
-  /// Times the op, unless the filter leaves it out. `make` makes one set of tensors and returns what launches the op on
-  /// it once; it is called again for each further set.
+  /// Times the op, unless the filter excludes it. `make` creates one set of tensors and returns a function that
+  /// launches the op on it once; it is called again for each further set.
   void run(const std::string& op, const std::string& shape, const Cost& cost, const std::function<Work()>& make,
            Sources sources = Sources::both, const std::string& fields = "");
 
   void measure_ceilings();
-  /// Only cases whose "op shape" holds `text` are timed.
+  /// Times only cases whose "op shape" contains `text`.
   void set_filter(const std::string& text) { filter_ = text; }
   void print_header() const;
-  /// Everything measured. Throws UserError when the file cannot be written.
+  /// Writes all results. Throws UserError if the file cannot be written.
   void write_json(const std::string& path) const;
 
   Ops& ops() { return *ops_; }
@@ -92,7 +93,7 @@ class Harness {
   void* workspace_ = nullptr;
   int64_t* slots_ = nullptr;           // two clock readings
   int64_t used_ = 0, largest_ = 0;     // bytes of the case's tensors
-  uint32_t next_stream_ = 1;           // of random numbers
+  uint32_t next_stream_ = 1;           // number of the next stream of random numbers
   std::string filter_;
   Ceilings ceilings_;
   std::vector<Result> results_;

@@ -1,4 +1,4 @@
-// Matrix products: each linear layer of BLIP-2 forward, its input's gradient and its weight's.
+// Matrix products: forward, input gradient and weight gradient of each linear layer of BLIP-2.
 #include "blip2_layers.h"
 #include "blipft/error.h"
 #include "op_bench/cases.h"
@@ -53,7 +53,7 @@ void layer_cases(Harness& harness, const LinearLayer& layer) {
   };
   weight_gradient(false);
   // Most bias gradients of a step come from other ops: linear_backward_input through an activation, norm_backward,
-  // attention_backward. These are what a pass of their own costs, as few layers still take it.
+  // attention_backward. This times the separate pass, which few layers still use.
   if (layer.bias && layer.out == Activation::none) weight_gradient(true);
 }
 

@@ -10,7 +10,7 @@ constexpr int64_t kVitTokens = 257, kPatches = 256, kVitWidth = 1408, kVitInner 
 constexpr int64_t kQueries = 32, kQueryWidth = 768;
 constexpr int64_t kText = 50, kOptTokens = kQueries + kText, kOptWidth = 2560, kOptInner = 10240, kVocabulary = 50304;
 
-/// Bytes of `elements` bf16 numbers.
+/// Returns the bytes of `elements` bf16 numbers.
 double bf16_bytes(int64_t elements) { return 2.0 * static_cast<double>(elements); }
 
 /// `dbias`: also times backward with the gradient of the bias that was added to x.
