@@ -16,9 +16,10 @@
 A configuration is named STRATEGY-BxA: micro-batches of B samples, A of them a step, on each GPU. The model is BLIP-2
 opt-2.7b with random weights in bf16, with texts of 50 tokens; no file is needed, and --model and --data
 select your own. A step's time is the median distance between the beginnings of consecutive steps on the device's clock,
-without the first three, of the slowest rank. The GiB are the driver's peak for a GPU, with context and libraries. PyTorch runs the same step through tools/bench_torch.py, plain ("eager") and compiled, fused,
-with FSDP2; "best" is the fastest that ran, ratio its time divided by blipft's. All rows of blipft run first, then
-PyTorch's fastest variants, then the plain ones; --budget limits the time.
+without the first three, of the slowest rank. The GiB are the driver's peak for a GPU, with context and libraries. PyTorch
+runs the same step through tools/bench_torch.py, plain ("eager") and compiled, fused, with FSDP2; "best" is the fastest
+that ran, ratio its time divided by blipft's. All rows of blipft run first, then PyTorch's fastest variants, then the
+plain ones; --budget limits the time.
 
 Progress goes to stderr, the table (Markdown) to stdout, everything else to OUT/bench.json (--ops: OUT/ops.json):
 command lines, versions, the times of all steps. Needs python3 with numpy and h5py, and PIL to draw pictures.

@@ -28,7 +28,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHAPES = os.path.join(ROOT, "share", "models")
-# A recipe names the folder of its model; these are called otherwise in share/models.
+# Recipes whose model has another name in share/models.
 SHAPE_OF_MODEL = {"CodeLlama-7b-hf": "codellama-7b"}
 DEMOS = {"inputs/demo.yaml": ("make_demo.py", "data"), "inputs/demo-llama.yaml": ("make_text_demo.py", "data/instructions.jsonl")}
 FOUR_FSDP = ["parallel.strategy=fsdp", "--ranks", "4"]
@@ -71,7 +71,7 @@ class Comparison:
             if ranks > 1:
                 root = ["--allow-run-as-root"] if os.getuid() == 0 else []
                 command = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", *root, *command]
-            # A home of its own holds the table of measured GEMM algorithms: the new program reads what the old one chose.
+            # A separate home has the table of measured GEMM algorithms: the new program uses the choices of the old one.
             environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", HOME=self.folder,
                                OMPI_MCA_btl_vader_single_copy_mechanism="none")
             done[side] = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
@@ -82,7 +82,7 @@ class Comparison:
         print(f"{verdict:9} {kind:8} {what}", flush=True)
 
     def compare(self, kind, what, old, new):
-        """Notes whether two lists are equal, and otherwise their first elements that differ."""
+        """Records if two lists are equal, and otherwise their first different elements."""
         if old == new:
             return self.note(kind, "same", what)
         before, after = next((a, b) for a, b in itertools.zip_longest(old, new, fillvalue="nothing") if a != b)
@@ -162,13 +162,13 @@ def trace_of(folder):
 
 
 def steps_of(folder):
-    """[(loss, gradient norm)] of each step, as texts that hold all bits."""
+    """[(loss, gradient norm)] of each step, as texts with all bits."""
     with trace_of(folder) as file:
         return [(float(row["loss"]).hex(), float(row["grad_norm"]).hex()) for row in file["steps"][:]]
 
 
 def kernels_of(folder):
-    """[(name, count)] of what the device ran in the recorded step; empty on CPUs."""
+    """[(name, count)] of kernels, copies and fills in the recorded step; empty on CPUs."""
     with trace_of(folder) as file:
         names = [row["name"].decode(errors="replace") for row in file["kernel_names"][:]]
         return sorted(collections.Counter(names[row["name"]] for row in file["kernels"][:]).items())

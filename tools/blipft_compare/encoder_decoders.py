@@ -1,5 +1,5 @@
 """Random tiny models with a T5 (T5 itself, BLIP-2, InstructBLIP): configurations, weights, records of prompts and answers, and
-what transformers makes of them."""
+the results of transformers."""
 import json
 import random
 

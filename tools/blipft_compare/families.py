@@ -1,17 +1,16 @@
-"""Random tiny models of each family of texts: the loss and every gradient of blipft beside those of transformers.
+"""Random tiny models of each family of texts: the loss and every gradient of blipft against those of transformers.
 
   tools/compare.py families                                       40 of each family
   tools/compare.py families --families gemma2,gemma3 --count 5 --seed 1000 [--keep FOLDER]
 
 Each model gets random sizes, heads, groups, windows, caps, biases, ties, rotary scalings and weights, and a batch of
 random texts, some longer than its windows. blipft (environment: BLIPFT, default ./blipft) trains one step of SGD in f32
-and saves the model; transformers, which loads that folder, says what became of each parameter: with a learning rate of
-64 the change is 64 times the gradient. The truth is transformers' own code in float64, but for rotary angles, which are
-float32 by definition. Prints one line a model, and one a family: the worst relative error of the loss, and of a
+and saves the model. transformers loads that folder, so the change of each parameter is known: with a learning rate of
+64 it is 64 times the gradient. The reference is transformers in float64, except for rotary angles, which are float32
+by definition. Prints one line a model, and one a family: the worst relative error of the loss, and of a
 tensor's gradient in the 2-norm (relative to 1 % of the norm of all gradients where the tensor's own norm is below it:
-a small gradient is a sum of large terms and has their rounding). Beside it stand what transformers itself makes of
-float32, and what rounding the weights once does to the exact gradient: a norm of two elements loses digits whoever
-computes it. Encoder-decoders (t5, and with pictures blip2_t5 and instructblip_t5) take three steps of SGD, too: their losses, that of the saved
+a small gradient is a sum of large terms and has their rounding). It also prints the errors of transformers in
+float32, and the effect of rounding the weights once on the exact gradient: a norm of two elements always loses digits. Encoder-decoders (t5, and with pictures blip2_t5 and instructblip_t5) take three steps of SGD, too: their losses, that of the saved
 model in a validation of blipft and in transformers, and every weight. Ends with status 1 where a loss is further off than
 1e-5, a gradient further than 3e-5 and than twenty such roundings, a loss behind steps further than either, or a weight behind
 them further than three times as much of its change and two roundings.
@@ -163,7 +162,7 @@ class Decoder:
         self.key, (self.name, self.config_of) = key, DECODERS[key]
 
     def make_folder(self, folder, seed):
-        """A model as transformers saves it, its tokenizer and texts; returns what is random about it."""
+        """A model as transformers saves it, its tokenizer and texts; returns its random settings."""
         pick = random.Random(f"{self.key} {seed}")
         tokenizer, ids = TOKENIZERS.get(self.name, ("llama3", 483))
         values = self.config_of(pick, ids)

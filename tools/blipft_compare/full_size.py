@@ -91,7 +91,7 @@ def reads_pictures(model):
 
 def load_language_tokenizer(directory):
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    if tokenizer.pad_token is None:  # what stands there does not count
+    if tokenizer.pad_token is None:  # its value does not matter
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.bos_token
     return tokenizer
 
@@ -140,7 +140,7 @@ def make_batch(rows, model, processor, tokenizer, arguments):
     labels = text.input_ids.clone()
     if not arguments.loss_on_padding:
         labels[text.attention_mask == 0] = -100
-    labels[:, 0] = -100  # the first id is given, not learnt
+    labels[:, 0] = -100  # the first id is given and no label
     if not reads_pictures(model):
         batch = dict(input_ids=text.input_ids, attention_mask=text.attention_mask, labels=labels)
         return {key: value.to(arguments.device) for key, value in batch.items()}

@@ -39,7 +39,7 @@ WITH_PICTURES = ("blip2", "instructblip", "blip2_t5", "instructblip_t5")
 
 
 class PenaltyOfTexts(transformers.RepetitionPenaltyLogitsProcessor):
-    """Places of a picture are no text: transformers counts their id among those that came before."""
+    """Positions of a picture are no text, but transformers counts their id as an earlier token."""
 
     image_token = None                     # of the model that generates
 
@@ -55,7 +55,7 @@ transformers.generation.utils.RepetitionPenaltyLogitsProcessor = PenaltyOfTexts
 
 
 def save_tokenizer(folder, bos):
-    """Bytes are the tokens, behind <pad>, <s> and </s>. Texts begin with <s>, or end with </s>."""
+    """The tokens are <pad>, <s>, </s> and all bytes. Texts begin with <s>, or end with </s>."""
     vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2}
     for token in sorted(BYTES):
         vocabulary[token] = len(vocabulary)
@@ -209,7 +209,7 @@ def run(blipft, folder, data, output, settings):
 
 
 def own_error(model, inputs, out, begin, place):
-    """How far transformers' own logits in bf16 are from those of the same weights in f32, after the same tokens; the largest."""
+    """The largest difference of transformers' logits in bf16 and in f32, with the same weights and tokens."""
     exact = copy.deepcopy(model).float()
     inputs = {key: value.float() if value.is_floating_point() else value for key, value in inputs.items()}
     ids = out.sequences[:, :begin + place]

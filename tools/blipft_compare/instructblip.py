@@ -1,4 +1,4 @@
-"""Random tiny InstructBLIP models: loss, gradients and trained weights of blipft beside those of transformers.
+"""Random tiny InstructBLIP models: loss, gradients and trained weights of blipft against those of transformers.
 
   tools/compare.py instructblip                                   20 models
   tools/compare.py instructblip --count 5 --seed 1000 [--keep FOLDER]
@@ -65,7 +65,7 @@ def sizes(pick):
 
 
 def make_folder(folder, seed):
-    """A model, its tokenizers and samples; returns what is random about it."""
+    """A model, its tokenizers and samples; returns its random settings."""
     pick = random.Random(f"instructblip {seed}")
     vision, qformer, text, queries = sizes(pick)
     model = make_model(vision, qformer, text, queries, torch.Generator().manual_seed(seed),

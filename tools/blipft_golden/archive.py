@@ -10,7 +10,7 @@ _unpacked = []                             # the folder, once there is one
 
 
 def pack(folder, archive):
-    """Writes the files of a folder into an archive; the same files give the same bytes."""
+    """Writes the files of a folder into an archive; equal files give equal bytes."""
     header, contents, end = {}, [], 0
     for path in sorted(path for path in pathlib.Path(folder).rglob("*") if path.is_file()):
         contents.append(path.read_bytes())
@@ -33,7 +33,7 @@ def unpack(archive, folder):
 
 
 def golden_path(name):
-    """The path of a set's folder, "llama_gqa", or of a file, "images/gray.jpg", in a folder that lasts as long as the process."""
+    """The path of a set's folder, "llama_gqa", or of a file, "images/gray.jpg", in a folder that is removed at the end of the process."""
     if not _unpacked:
         _unpacked.append(tempfile.TemporaryDirectory(prefix="blipft_golden."))
     folder, set_name = pathlib.Path(_unpacked[0].name), name.partition("/")[0]

@@ -1,4 +1,4 @@
-"""text/jinja.json: what jinja2, set up as transformers does, makes of the templates in it. A case is added to the file as
+"""text/jinja.json: templates, and their text by jinja2 with the settings of transformers. A case is added to the file as
 {"template": "..."}. Needs jinja2 3.1."""
 import datetime
 import json

@@ -4,7 +4,7 @@ import sys
 
 from . import archive
 
-HELP = """Golden data: what other programs compute for the tests. A set is one archive, test/golden/SET.safetensors.
+HELP = """Golden data: results of other programs, for the tests. A set is one archive, test/golden/SET.safetensors.
 
     tools/golden.py list                          the sets and the parts of some
     tools/golden.py make llama_gqa t5_v11         computes sets anew
@@ -12,7 +12,7 @@ HELP = """Golden data: what other programs compute for the tests. A set is one a
     tools/golden.py unpack images FOLDER          the files of a set
     tools/golden.py pack FOLDER images            a set of the files in a folder
 
-What a set is, and what it takes to make it, says its module in tools/blipft_golden/.
+The modules in tools/blipft_golden/ describe the sets and their requirements.
 """
 
 

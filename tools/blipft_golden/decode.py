@@ -1,4 +1,4 @@
-"""Texts that transformers' decode() makes of ids.
+"""Texts of transformers' decode().
 
 For the small tokenizers, with decoders of several kinds put in their place, the texts themselves; for OPT's, LLaMA's and
 OpenLLaMA's of the shared data check sums of texts: of ids that both sides draw from the same generator, and of those that odd

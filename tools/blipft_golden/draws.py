@@ -1,4 +1,4 @@
-"""The random numbers of golden data, which the C++ tests draw alike: only a checksum of what comes of them is stored."""
+"""The random numbers of golden data. The C++ tests draw the same numbers, so only checksums of the results are stored."""
 
 
 class Draws:

@@ -1,9 +1,9 @@
 """Texts of transformers' generate(), and the results of its logits processors.
 
-texts.json: greedy search with processors and beam search, of a model whose logits are random numbers that hang on the
-last two ids and the length alone, so that choices and beams can be compared exactly. masks.json: the tokens that
+texts.json: greedy search with processors and beam search, of a model whose logits are random numbers that depend only on
+the last two ids and the length, so that choices and beams can be compared exactly. masks.json: the tokens that
 temperature, top-k, top-p and min-p leave of rows of such numbers. The numbers are logits() below; the tests compute
-them by the same rule. Cases in which two scores that were compared differ by less than rounding does are left out.
+them by the same rule. Cases that compare two scores with a difference below rounding are left out.
 Needs transformers 5 and torch.
 """
 import json

@@ -1,4 +1,4 @@
-"""Tiny InstructBLIP models with a LLaMA that learns the answers alone."""
+"""Tiny InstructBLIP models with a LLaMA; only the answers are labels."""
 import torch
 import transformers
 

@@ -3,12 +3,12 @@ import numpy as np
 
 from .files import phase_name
 
-TOGETHER = ("reduce_scatter", "all_reduce")  # no rank has its result before all have given theirs
+TOGETHER = ("reduce_scatter", "all_reduce")  # every rank's result depends on all ranks
 BIN = 32            # collectives whose ends give one estimate of the clocks; fewer where the next steps are unknown
 LEAST_BIN = 4
-CLEAR_NS = 5000     # clocks closer than that are taken for equal
-CLEAR_ERRORS = 4    # and so are offsets that are not that many standard errors from 0
-MOST_RATES = 2000   # of a block's collectives of one phase and rank, for the median
+CLEAR_NS = 5000     # clocks closer than this count as equal
+CLEAR_ERRORS = 4    # offsets under this many standard errors count as 0
+MOST_RATES = 2000   # collectives of a block, of one phase and rank, for the median
 
 
 class Kind:
@@ -47,14 +47,14 @@ def occurrence_keys(rows):
 def align(block):
     """Numbers the collectives of all ranks: sorted rows of each rank, their numbers, and how many there are.
 
-    `block` holds each rank's rows; its entries are given up on the way, for the memory they take.
+    `block` holds each rank's rows; its entries are released on the way, to save memory.
     """
     rows_of, keys_of, same = [], [], True
     for rank, rows in enumerate(block):
         block[rank] = None
         rows, keys = occurrence_keys(rows)
         rows_of.append(rows)
-        # Mostly every rank ran the same collectives; then the first rank's keys stand for all.
+        # If every rank ran the same collectives, as usual, the first rank's keys are those of all.
         equal = bool(keys_of) and np.array_equal(keys_of[0], keys)
         same = same and (equal or not keys_of)
         keys_of.append(keys_of[0] if equal else keys)

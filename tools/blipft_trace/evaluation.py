@@ -95,7 +95,7 @@ def shown_steps(steps):
 
 
 def section(run):
-    """The samples with what was generated for them at each evaluation; "" where nothing was."""
+    """The samples with what was generated for them at each evaluation; "" if there was none."""
     samples, texts = samples_of(run)
     if not texts:
         return ""

@@ -1,4 +1,4 @@
-"""Traces in other programs' forms: CSV tables, and JSON for ui.perfetto.dev or chrome://tracing."""
+"""Traces in other formats: CSV tables, and JSON for ui.perfetto.dev or chrome://tracing."""
 import csv
 import functools
 import json
@@ -16,12 +16,12 @@ from .step_index import StepIndex
 
 CSV_ROWS = 1 << 13
 TIMES = ("begin_ns", "end_ns", "time_ns")
-CLOCK_STEPS, CLOCK_CLUSTER = 64, 4  # steps that tell of the clocks
-EVENTS = 200_000  # the default of perfetto: the last steps, as many as have about so many spans
+CLOCK_STEPS, CLOCK_CLUSTER = 64, 4  # steps for the estimate of the clocks
+EVENTS = 200_000  # the default of perfetto: the last steps that together have about this many spans
 
 
 def column(rows, name, trace, table, shift_ns):
-    """shift_ns: of the part's times to the run's."""
+    """shift_ns: offset from the part's times to the run's."""
     if name not in rows.dtype.names:
         return [""] * len(rows)
     values = rows[name]
@@ -48,7 +48,7 @@ def column(rows, name, trace, table, shift_ns):
 
 
 def wanted_rows(trace, table, steps):
-    """A table in pieces; of those that tell of steps only the wanted ones."""
+    """A table in pieces; only the selected steps if it has steps."""
     names = trace.dataset(table).dtype.names
     if steps is not None and "step" in names:
         for rows in StepIndex(trace, table).groups(*steps):
@@ -67,7 +67,7 @@ def columns_of(run, table):
 
 
 def steps_of(part, steps):
-    """The wanted steps without those that a later part took again; None: all. The set-up is step -1."""
+    """The selected steps without those that a later part repeated; None: all. The set-up is step -1."""
     first, last = steps or (-1, NO_END)
     return steps if part.until == NO_END else (first, min(last, part.until - 1))
 
@@ -110,7 +110,7 @@ def corrected(rows, clocks, rank):
     rows = rows.copy()
     ahead = clocks[rank](rows["begin_ns"])
     if "stream" in rows.dtype.names:
-        ahead[rows["stream"] == HOST] = 0  # the host's clock told their times
+        ahead[rows["stream"] == HOST] = 0  # measured with the host's clock
     rows["begin_ns"] -= ahead
     rows["end_ns"] -= ahead
     return rows
@@ -126,7 +126,7 @@ def rate_args(step, size, begin, end, more):
 
 
 def kernel_events(trace, first, last):
-    """A thread for each CUDA stream that had recorded kernels."""
+    """A thread for each CUDA stream with recorded kernels."""
     pid, streams = trace.rank, set()
     for rows in StepIndex(trace, "kernels").groups(first, last):
         streams.update(rows["stream"].tolist())
@@ -189,7 +189,7 @@ def perfetto_events(trace, index, first, last, correct):
 
 
 def last_steps(part):
-    """The last finished steps, as many as have about EVENTS spans together, but at least one."""
+    """The last finished steps that together have about EVENTS spans, at least one."""
     traces, ends, counts = part.traces, [], []
     for trace in traces:
         n = trace.rows("steps")
@@ -206,7 +206,7 @@ def last_steps(part):
 def clocks_of_steps(traces, indexes, first, last):
     """How far ahead a rank's clock is during these steps, from some of them: {rank: function of times}.
 
-    Ranks whose clocks are as good as equal to their group's are missing.
+    Ranks whose clocks equal their group's are missing.
     """
     numbers = traces[0].steps()["step"]
     numbers = numbers[(numbers >= first) & (numbers <= last)]

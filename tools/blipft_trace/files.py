@@ -18,21 +18,21 @@ TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_mem
           "evaluation_samples", "evaluation_texts", "kernels", "kernel_names", "fp8", "step_samples",
           "dropped"]
 KERNEL_KINDS = ["kernel", "copy", "fill"]
-FP8_FACTORS = ["x", "w", "dy"]  # of y = x w^T
-MOST_OPEN = 64  # files at once, fewer where the system allows fewer
+FP8_FACTORS = ["x", "w", "dy"]  # factors of y = x w^T
+MOST_OPEN = 64  # open files, fewer if the system's limit is lower
 READ_ATTEMPTS = 29  # of metadata; the waits between them double from 1 ns on, and are half a second together
 
 
 class TraceError(Exception):
-    """A mistake in what the user gave; its text says what to do."""
+    """A mistake of the user; its text has the remedy."""
 
 
 class Unreadable(TraceError):
-    """A file that holds nothing to read: its writer was killed before the first record, or it was cut."""
+    """A file without readable rows: its writer was killed before the first record, or it was truncated."""
 
 
 class Progress:
-    """A line on standard error that tells how far long work is; only on a terminal, and only when it takes long."""
+    """A progress line on standard error; only on a terminal, and only if the work takes long."""
 
     def __init__(self, what, total):
         self.what, self.total, self.done = what, total, 0
@@ -58,7 +58,7 @@ class Progress:
 
 
 class OpenFiles:
-    """The files that are open, the one used last at the end; opening one more closes the one used longest ago."""
+    """The open files, least recently used first; opening one more closes that one."""
 
     def __init__(self):
         self.traces = collections.OrderedDict()
@@ -78,15 +78,15 @@ class OpenFiles:
 
 
 OPEN_FILES = OpenFiles()
-NAMES_SEEN = {}  # lists of names are mostly the same on every rank, and then kept once
+NAMES_SEEN = {}  # equal lists of names of several ranks are stored once
 
 
 def open_beside_writer(path):
     """Opens a file that may be growing, or whose writer was killed.
 
-    HDF5 reads metadata that do not agree with their checksum again, for the writer may be about to change them. In a
-    file that was cut they never agree, and by default the waits between attempts would take years. h5py has no setting
-    for it, so the library that it uses is asked.
+    If metadata do not match their checksum, HDF5 reads them again, because the writer may be changing them. In a
+    truncated file they never match, and with the default waits this would take years. h5py has no setting for it, so
+    this sets it in the library that h5py uses.
     """
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
@@ -104,7 +104,7 @@ def open_beside_writer(path):
 class RankTrace:
     """One rank's file. It may still be growing, or come from a run that was killed.
 
-    The file is closed when many others are in use, and opened again when it is needed.
+    The file is closed if many others are in use, and opened again when needed.
     """
 
     def __init__(self, path):
@@ -130,7 +130,7 @@ class RankTrace:
         if not self._file:  # never opened, or closed
             self._datasets.clear()
             try:
-                # SWMR reading is allowed beside the writer, and on a file whose writer was killed.
+                # SWMR reading works while the writer runs, and after it was killed.
                 self._file = open_beside_writer(self.path)
             except OSError as error:
                 raise Unreadable(f"{self.path}: cannot be read ({error}); was the run killed before its first record, "
@@ -152,7 +152,7 @@ class RankTrace:
         return NAMES_SEEN.setdefault(tuple(names), names)
 
     def kernel_name(self, number):
-        """The name that /kernels.name counts."""
+        """The name at an index of /kernels.name."""
         if number >= len(self._kernel_names) and self.rows("kernel_names"):
             self._kernel_names = text(self.read("kernel_names")["name"])
         return self._kernel_names[number] if 0 <= number < len(self._kernel_names) else f"kernel {number}"
@@ -186,7 +186,7 @@ class RankTrace:
         return self.dataset(table).shape[0] if self.has(table) else 0
 
     def dataset(self, table):
-        file = self.file  # may open it, which empties _datasets
+        file = self.file  # may open the file, which clears _datasets
         if table not in self._datasets:
             try:
                 self._datasets[table] = file[table]
@@ -196,7 +196,7 @@ class RankTrace:
         return self._datasets[table]
 
     def check_not_cut(self, table):
-        """Raises Unreadable where the table's last piece lies behind the end of the file: HDF5 would read zeros there."""
+        """Raises Unreadable if the table's last piece lies beyond the end of the file, where HDF5 would read zeros."""
         rows = self.rows(table)
         if not rows or self.dataset(table).chunks is None:
             return

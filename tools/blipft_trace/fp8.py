@@ -3,7 +3,7 @@ import numpy as np
 
 from .files import FP8_FACTORS
 
-MOST = 3  # matrices that are named for each factor
+MOST = 3  # matrices to name for each factor
 
 
 class Sums:
@@ -21,7 +21,7 @@ def place(row, rank):
 
 
 def add_rows(rows, names, sums):
-    """Adds rows of /fp8; those of `rows` whose magnitude is not finite."""
+    """Adds rows of /fp8; returns those with a non-finite magnitude."""
     kinds = len(FP8_FACTORS)
     rows = rows[(rows["matrix"] >= 0) & (rows["matrix"] < len(names)) & (rows["factor"] >= 0) & (rows["factor"] < kinds)]
     at, size = rows["matrix"] * kinds + rows["factor"], len(names) * kinds
@@ -38,14 +38,14 @@ def add_rows(rows, names, sums):
 
 
 def most_underflows(sums, factor):
-    """The matrices of which the largest share of a factor became zero, that first; none of which nothing did."""
+    """The matrices with the largest shares of a factor that became zero, largest first; without those with none."""
     found = [{"matrix": name, "share": float(of.underflows[factor] / of.elements[factor]), "amax": float(of.amax[factor])}
              for name, of in sums.items() if of.underflows[factor] > 0]
     return sorted(found, key=lambda one: -one["share"])[:MOST]
 
 
 def summarize(run):
-    """Shares of elements that became zero, by factor and where they are largest; what was not finite. None without rows."""
+    """Shares of elements that became zero, by factor and for the worst matrices; non-finite factors. None without rows."""
     sums, steps, first, not_finite = {}, set(), None, set()
     for part in run.parts:
         if not part.first.rows("fp8"):  # the others' files need not be opened
@@ -72,7 +72,7 @@ def summarize(run):
 
 
 def fp8_text(summary):
-    """Which layers suffer from products in fp8."""
+    """The layers that lose most in products in fp8."""
     found = summary[0].get("fp8")
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""Kernels, copies and fills of the steps whose kernels were recorded: which take the time."""
+"""The time of kernels, copies and fills in the steps of trace.kernels."""
 import collections
 
 import numpy as np
@@ -11,7 +11,7 @@ WIDTH = 96  # of a name in the table
 
 
 def without_brackets(name, opening, closing):
-    """Leaves what is inside the outermost brackets out: "a<b<c>>(d)" becomes "a<>(d)"."""
+    """Removes the text inside the outermost brackets: "a<b<c>>(d)" becomes "a<>(d)"."""
     out, depth = [], 0
     for letter in name:
         depth -= letter == closing and depth > 0
@@ -22,7 +22,7 @@ def without_brackets(name, opening, closing):
 
 
 def short_name(name, width=WIDTH):
-    """A kernel's name without its return type and arguments, and without template arguments where it is too long."""
+    """A kernel's name without its return type and arguments, and without template arguments if it is too long."""
     name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     end = len(name)
     if name.endswith(")"):  # the arguments are the last brackets
@@ -71,7 +71,7 @@ def add_kernels(totals, trace, rows):
 
 
 def part_with_kernels(run):
-    """The newest part that recorded some."""
+    """The newest part with recorded kernels."""
     with_kernels = (part for part in reversed(run.parts[1:]) if any(trace.rows("kernels") for trace in part.traces))
     return next(with_kernels, run.parts[0])
 

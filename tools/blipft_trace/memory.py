@@ -3,8 +3,8 @@ import collections
 
 import numpy as np
 
-PIECE = 1 << 16       # rows of /memory in memory at once, about
-MOST_ROWS = 1 << 21   # of one file; of longer tables pieces that are spread over the run
+PIECE = 1 << 16       # approximate number of rows of /memory in memory
+MOST_ROWS = 1 << 21   # rows of one file; of longer tables, pieces over the whole run
 
 
 def string_groups(values):
@@ -17,7 +17,7 @@ def string_groups(values):
     for column in words.T:
         number = (number * np.uint64(0x9E3779B97F4A7C15)) ^ (column + (number >> np.uint64(29)))
     _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
-    if (words[first][inverse] != words).any():  # two strings of one hash: the slow, exact way
+    if (words[first][inverse] != words).any():  # two strings have one hash: use the slow, exact way
         names, inverse = np.unique(wide, return_inverse=True)
         return [name.decode("utf-8", "replace") for name in names], inverse
     return [name.decode("utf-8", "replace") for name in wide[first]], inverse
@@ -66,10 +66,10 @@ def largest_moment(rows):
 
 
 def memory_by_owner(trace):
-    """Bytes by owner at the planned peak of their sum and at that of the steps, and the most an owner ever had; totals.
+    """Bytes by owner at the planned peak and at the peak of the steps, and the largest of each owner; totals.
 
     Both are the plan's figures: "planned" of the largest step that may come, "replayed" of the steps that ran, as the
-    arena replayed its plan in them. driver_memory() has what was measured. The totals also say which moment the latter was.
+    arena replayed its plan in them. driver_memory() has the measurement. The totals also have the moment of the latter.
     """
     plan = trace.read("plan")
     owners = collections.defaultdict(lambda: {"planned": 0, "replayed": 0, "largest": 0})

@@ -1,5 +1,5 @@
-"""metrics.jsonl of a run folder: a row a line. Each step has one row; a resume cuts the rows off of the steps that it takes
-again, so that the file may become shorter while it is followed."""
+"""metrics.jsonl of a run folder: a row a line. Each step has one row. A resume removes the rows of repeated steps, so the
+file may become shorter while it is followed."""
 import json
 import pathlib
 
@@ -16,7 +16,7 @@ def is_ours(path):
 
 
 def path_of(run):
-    """The file of a run folder; None where it has none."""
+    """The file of a run folder, or None."""
     path = pathlib.Path(run) / NAME
     return path if is_ours(path) else None
 
@@ -28,7 +28,7 @@ class Follower:
         self.path, self.at = pathlib.Path(path), 0
 
     def new_rows(self):
-        """The rows since the last call, and whether the file had become shorter: then all of its rows."""
+        """The rows since the last call, or all rows if the file became shorter; and True if it did."""
         try:
             size = self.path.stat().st_size
             shorter = size < self.at
@@ -47,7 +47,7 @@ class Follower:
 
 
 def parse(line):
-    """A row; None for a line that is none."""
+    """A row, or None for an invalid line."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -56,7 +56,7 @@ def parse(line):
 
 
 def read_rows(run):
-    """All rows of a run folder; none where it has no such file."""
+    """All rows of a run folder; empty without such a file."""
     path = path_of(run)
     return Follower(path).new_rows()[0] if path else []
 

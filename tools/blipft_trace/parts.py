@@ -1,8 +1,8 @@
 """A run and its parts.
 
-Each start of the program that goes on with a run writes a part of it, a file a rank: trace.rank0000.h5 is of the first,
-trace.part0001.rank0000.h5 of the next. Most runs have one. A part goes on from a checkpoint, at its `first_step`; where
-an earlier part had come further, those steps were taken again, and they count once: in the later part.
+Each start or resume of a run writes a part, one file a rank: trace.rank0000.h5 belongs to the first part,
+trace.part0001.rank0000.h5 to the next. Most runs have one part. A part begins after a checkpoint, at its `first_step`.
+If an earlier part ran further, its later steps were repeated and count only in the later part.
 """
 import functools
 import pathlib
@@ -38,20 +38,20 @@ def note(text):
 
 
 class Part:
-    """The files of one part; each is opened when it is first needed, and one that cannot be read is left out."""
+    """The files of one part; each is opened when it is first needed, and an unreadable one is left out."""
 
     def __init__(self, number, paths):
         self.number, self.paths = number, paths
-        self.until = NO_END      # from this step on the steps were taken again by a later part
+        self.until = NO_END      # a later part repeated the steps from this one on
         self.shift_ns = 0        # added to its times: ns since the run's start
-        self.unreadable = []     # what was wrong with the files that are left out
+        self.unreadable = []     # errors of the files that are left out
         self._opened = {}
 
     def _open(self, path):
         if path not in self._opened:
             try:
                 trace = RankTrace(path)
-                for table in ("steps", "spans"):  # the tables that grow; a cut file has lost their ends
+                for table in ("steps", "spans"):  # the growing tables; a truncated file lost their ends
                     trace.check_not_cut(table)
             except Unreadable as error:
                 self.unreadable.append(error)
@@ -97,7 +97,7 @@ class Part:
         return int(self.attributes.get("start_unix_ns", 0))
 
     def counting(self, rows):
-        """The rows whose steps were not taken again."""
+        """The rows of steps that were not repeated."""
         return rows if self.until == NO_END else rows[rows["step"] < self.until]
 
     def about(self):
@@ -121,7 +121,7 @@ class Run:
         self.parts = self._linked(parts) if len(parts) > 1 else parts
 
     def _linked(self, parts):
-        """Says of each part which of its steps count, and when in the run it began."""
+        """Sets for each part the steps that count, and its begin in the run."""
         readable = []
         for part in parts:
             try:
@@ -152,13 +152,13 @@ class Run:
         return [part.about() for part in self.parts]
 
     def tell(self):
-        """Says on standard error that a run has several parts."""
+        """Prints on standard error that a run has several parts."""
         if len(self.parts) > 1:
             note(f"{self.path}: {repeated_text(self.about())}")
 
 
 def open_run(run, part=None):
-    """A directory's run, or a single file; part: only the part of this number, as if it were a run of its own."""
+    """A directory's run, or a single file; part: only the part of this number, as a separate run."""
     paths = paths_of_parts(run)
     if part is not None and part not in paths:
         raise TraceError(f"{run}: has no part {part}; it has {', '.join(map(str, paths))}")
@@ -188,7 +188,7 @@ def part_line(part, before_s):
 
 
 def parts_text(about, shown):
-    """The parts of a run, a line each; nothing of a run that has one. shown: the number of the part in detail."""
+    """The parts of a run, a line each; empty for a run with one part. shown: the number of the part in detail."""
     if len(about) < 2:
         return ""
     lines, before_s = [f"the run has {repeated_text(about)}"], None

@@ -1,4 +1,4 @@
-"""Pictures with matplotlib, which is loaded only when one is wanted."""
+"""Pictures with matplotlib, which is loaded only if one is drawn."""
 import numpy as np
 
 from .compare import names_of
@@ -50,7 +50,7 @@ def draw_validation(run, axis):
 
 
 def draw_resumes(run, axis):
-    """A line at each step from which the run went on."""
+    """A line at each step from which the run resumed."""
     for number, part in enumerate(run.parts[1:]):
         axis.axvline(part.first_step + 0.5, color="#999999", linewidth=0.9, linestyle=":",
                      label="_" if number else "resumed")
@@ -93,7 +93,7 @@ def smooth(values, width):
 
 
 def draw_losses(runs, names, figure):
-    """The losses of several runs over their steps: each as it is, pale, and smoothed; validations as points."""
+    """The losses of several runs over their steps: each unsmoothed in a pale colour, and smoothed; validations as points."""
     axis = figure.subplots()
     for run, name in zip(runs, names):
         steps, mean, *_ = loss_by_step(run)

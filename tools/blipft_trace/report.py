@@ -15,9 +15,9 @@ from .summary import PARTS, close_all, gather_results, samples_per_second, serie
 from .summary_text import (NAMES, clocks_text, evaluation_text, rank_text, ranks_text, slowest_text, split_text,
                            validation_text)
 
-MOST_RANKS = 16  # whose figures stand on the page as text
+MOST_RANKS = 16  # ranks whose figures are on the page as text
 
-# Nothing may come from outside of the page.
+# The page may load nothing from outside.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 STYLE = """

@@ -13,7 +13,7 @@ from .summary_text import NAMES
 
 MOST_POINTS = 600   # in a curve; longer series are averaged in bins of neighbours
 MOST_BARS = 60      # steps that are drawn as bars; more become areas
-MOST_CURVES = 16    # ranks with a curve of their own
+MOST_CURVES = 16    # ranks with a separate curve
 
 # Colours that colour-blind readers can tell apart; the timeline's are the same.
 PART_COLOURS = {"compute": "#4477aa", "exposed_communication": "#cc3311", "exposed_copy": "#009988",
@@ -60,7 +60,7 @@ def draw_loss(curve, run):
     def draw(figure):
         axis = figure.subplots()
         starts, _, size = bins_of(len(steps))
-        x = mean_in_bins(steps) + 1        # as the log counts
+        x = mean_in_bins(steps) + 1        # counted as in the log
         bottom, top = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
         if (top > bottom).any():
             label = f"least to largest of {size} steps" if size > 1 else "least to largest rank"
@@ -103,7 +103,7 @@ def draw_speed(results):
         axis = figure.subplots()
         steps, longest = common_steps(results)
         x = mean_in_bins(steps)
-        # By the time on the device; the rows' own figure is the host's, which may run ahead.
+        # From the device's times; the rows' figure is the host's, which may run ahead.
         samples = samples_of_a_step(results)
         rows = [common_rows(result, steps) for result in (results[:1] if samples else results)]
         ends = [common_rows(result, steps)["end_ns"] for result in results]
@@ -187,7 +187,7 @@ def draw_memory_over_step(snapshots, planned):
         moments = [moment.replace("_", " ") for moment, _ in snapshots]
         owners = {name: np.array([held.get(name, 0) for _, held in snapshots], np.float64) for _, all_ in snapshots
                   for name in all_}
-        owners = dict(sorted(owners.items(), key=lambda item: np.ptp(item[1])))   # at the bottom what does not change
+        owners = dict(sorted(owners.items(), key=lambda item: np.ptp(item[1])))   # constant owners at the bottom
         unit, size = size_unit(max(planned, sum(owners.values()).max()))
         place, below = np.arange(len(moments)), np.zeros(len(moments))
         colours = dict(zip(sorted(owners), OWNER_COLOURS * 9))

@@ -7,7 +7,7 @@ from .kernels import recorded_steps
 from .summary import PARTS
 
 MOST_SPANS = 100_000   # of all ranks; a page of 5 MB. Longer steps keep their longest spans, and the page says so.
-MOST_RANKS = 64        # in the picture; a browser's canvas has an end
+MOST_RANKS = 64        # in the picture; a browser's canvas has a size limit
 
 
 def typical_step(results, series):
@@ -65,7 +65,7 @@ def spans_of(result, step, start, end, ahead):
     spans["end_ns"] -= ahead
     spans = spans[(spans["end_ns"] >= start) & (spans["begin_ns"] < end)]
     whole = [number for number, name in enumerate(result.trace.phases) if name == "step"]
-    spans = spans[~np.isin(spans["phase"], whole)]   # the step itself is no work
+    spans = spans[~np.isin(spans["phase"], whole)]   # the span of the step itself is no work
     return spans[np.argsort(spans["begin_ns"], kind="stable")]
 
 

@@ -1,4 +1,4 @@
-"""Which steps' spans are read: all of a short run, else a sample that is spread over the run and always the same."""
+"""Selection of the steps whose spans are read: all of a short run, else a fixed sample over the whole run."""
 import numpy as np
 
 FULL_SPANS = 3_000_000    # of all ranks; up to these every step is read
@@ -7,7 +7,7 @@ LEAST_STEPS = 12          # of a sample, however many ranks there are
 LEAST_CLUSTERS = 16
 PIECE = 8192              # spans of a rank; it is hardly faster to read fewer
 LEAST_CLUSTER = 3         # steps taken from one place: the steps on either side of them have to be read, too
-SLOWEST = 3               # steps that are looked at one by one
+SLOWEST = 3               # steps that are shown one by one
 SLOW = 1.2                # times the median: a step that is slow
 
 
@@ -32,7 +32,7 @@ def choose_steps(count, spans, spans_of_rank):
 
 
 def slowest_steps(numbers, longest):
-    """The numbers of the few slowest steps, slowest first; none when no step is much slower than the median."""
+    """The numbers of the few slowest steps, slowest first; none if no step is much slower than the median."""
     order = np.argsort(-longest, kind="stable")[:SLOWEST]
     limit = SLOW * np.median(longest)
     return [int(numbers[i]) for i in order if longest[i] > limit]

@@ -43,7 +43,7 @@ def of_run(path, run=None):
 
 
 def different(several):
-    """{key: [value in each, None where it is not known]} of the keys that are not the same everywhere."""
+    """{key: [value in each, None if unknown]} of the keys whose values differ."""
     keys = [key for settings in several for key in settings]
     answer = {}
     for key in dict.fromkeys(keys):

@@ -11,10 +11,10 @@ import sys
 import numpy as np
 
 LEAST_PIECE = 4096  # rows; pieces are whole HDF5 chunks
-PROBES = 9          # pieces looked at before the first search
+PROBES = 9          # pieces read before the first search
 KEPT_PIECES = 8     # in memory
 GROUP = 32          # pieces read at once from a long range
-GUESSES = 6         # by interpolation; then the search halves what is left
+GUESSES = 6         # searches by interpolation, before bisection
 
 
 class StepIndex:
@@ -24,7 +24,7 @@ class StepIndex:
         chunk = (trace.dataset(table).chunks or (LEAST_PIECE,))[0] if self.rows else LEAST_PIECE
         self.piece = chunk * -(-LEAST_PIECE // chunk)
         self.count = -(-self.rows // self.piece)
-        self.known, self.low, self.high = [], [], []  # pieces seen, in order, with their least and largest step
+        self.known, self.low, self.high = [], [], []  # known pieces, in order, with their smallest and largest step
         self.kept = collections.OrderedDict()
         self.ordered = True
         for number in np.unique(np.linspace(0, max(self.count - 1, 0), PROBES).astype(int)) if self.count else []:
@@ -41,11 +41,11 @@ class StepIndex:
         return rows
 
     def forget(self):
-        """Gives the kept pieces' memory back."""
+        """Releases the memory of the kept pieces."""
         self.kept.clear()
 
     def look(self, number):
-        """Notes the bounds of a piece, and returns its place among the known ones."""
+        """Records the bounds of a piece, and returns its index among the known ones."""
         at = bisect.bisect_left(self.known, number)
         if at < len(self.known) and self.known[at] == number:
             return at
@@ -62,7 +62,7 @@ class StepIndex:
         return at
 
     def read_all_bounds(self):
-        """For a table that is not in order of steps."""
+        """Reads all bounds of a table that is not in order of steps."""
         self.ordered = False
         if sys.stderr.isatty():
             print(f"{self.trace.path}: /{self.table} is not in order of steps; reading all of it", file=sys.stderr)
@@ -98,7 +98,7 @@ class StepIndex:
         end = self.first_with(self.low, last + 1)
         if self.ordered:
             ranges = [(begin, end)]
-        else:  # perhaps found out just now
+        else:  # the order may just have been found to be broken
             hits = np.flatnonzero((np.array(self.low) <= last) & (np.array(self.high) >= first))
             runs = np.split(hits, np.flatnonzero(np.diff(hits) > 1) + 1) if len(hits) else []
             ranges = [(int(run[0]), int(run[-1]) + 1) for run in runs]

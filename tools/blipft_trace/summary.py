@@ -5,7 +5,7 @@ communication outside of compute (exposed); copies outside of both; waiting for 
 idle, with the cause of each gap. This needs the steps' spans, so in a long run only those of a sample of steps are read
 (sampling.py). Steps are taken in blocks, one rank's file after the other, so that memory does not grow with the run.
 
-All this is of one part of the run (parts.py): ranks and what moves between them may differ from part to part.
+All this covers one part of the run (parts.py), because ranks and collectives may differ between parts.
 """
 import collections
 import multiprocessing
@@ -25,7 +25,7 @@ from .sampling import SLOW, choose_steps, slowest_steps
 from .step_index import StepIndex
 from .validation import summarize as summarize_validation
 
-BLOCK_SPANS = 2_600_000     # spans of all ranks in a block, roughly; their collectives are in memory at once
+BLOCK_SPANS = 2_600_000     # approximate spans of all ranks in a block; their collectives are in memory together
 PARALLEL_SPANS = 6_000_000  # more are spread over processes
 MOST_WORKERS = 4
 PARTS = ["compute", "exposed_communication", "exposed_copy", "data_wait", "idle"]
@@ -88,7 +88,7 @@ class RankResult:
         return self._index
 
     def choose(self, numbers):
-        """Says which steps' time is split; None: all."""
+        """Sets the steps whose time is split; None: all."""
         self.split_steps = self.steps if numbers is None else self.steps[np.isin(self.steps["step"], numbers)]
         self.split = BlockResult(self.trace, self.split_steps)
 

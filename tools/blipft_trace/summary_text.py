@@ -7,7 +7,7 @@ from .parts import parts_text
 
 NAMES = {"compute": "compute", "exposed_communication": "communication, exposed", "exposed_copy": "copies, exposed",
          "data_wait": "waiting for data", "idle": "idle"}
-MOST_RANKS = 8  # that differ are named with their figures
+MOST_RANKS = 8  # ranks that differ are listed with their figures
 NOTED = 2       # percent of a step's time by which a rank must differ from the others to be named
 
 
@@ -100,7 +100,7 @@ def memory_text(r):
 
 
 def device_text(r):
-    """At its power limit a GPU lowers its clock: then a step takes as long as its energy does."""
+    """A GPU at its power limit lowers its clock: then the energy determines the time of a step."""
     device = r["device"]
     if not device:
         return []
@@ -125,7 +125,7 @@ def rank_text(r):
 
 
 def split_text(summary):
-    """Says so when the time of only some steps was split."""
+    """A line if only some steps' time was split."""
     split = summary[0]["split"]
     if split["steps"] >= split["of"]:
         return ""
@@ -167,7 +167,7 @@ def evaluation_text(summary):
 
 
 def clocks_text(summary):
-    """Says how far clocks were apart, where that was corrected."""
+    """A line about the corrected differences of clocks."""
     clocks = [(r["clock"], r["rank"]) for r in summary if r["clock"]]
     if not clocks:
         return ""
@@ -179,7 +179,7 @@ def clocks_text(summary):
 
 
 def ranks_text(summary):
-    """Compares the ranks: who is slow."""
+    """Compares the ranks: which ones are slow."""
     if len(summary) < 2:
         return ""
     late = max(summary, key=lambda r: r["made_others_wait_ns"])

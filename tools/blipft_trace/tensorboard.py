@@ -55,7 +55,7 @@ def write(run, directory, follow=False, interval=1.0):
     try:
         while True:
             rows, shorter = follower.new_rows()
-            if shorter:  # a resume took steps off: all rows come again
+            if shorter:  # a resume removed steps: all rows are sent again
                 writer.close()
                 writer = make(str(directory), purge_step=0)
             count += sum(add(writer, row) for row in rows)

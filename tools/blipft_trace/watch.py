@@ -62,7 +62,7 @@ def watch(run, interval, once):
 
 
 def open_newest(run, traces):
-    """Replaces `traces` by those of the newest part when that has other files, and says so; whether it had."""
+    """Replaces `traces` by those of the newest part if it has other files, and prints so; returns True if it had."""
     number, paths = list(paths_of_parts(run).items())[-1]
     if paths == [trace.path for trace in traces]:
         return False
