@@ -4,6 +4,7 @@
     test/tools/script_tests_test.py [WORD...]
 """
 import contextlib
+import importlib
 import io
 import os
 import pathlib
@@ -51,13 +52,20 @@ def tests_of_items_have_names_and_a_whole_name_chooses_one(space):
     check("FAILED slow_and_wrong" in called(script, "=slow_and_wrong").stdout)
 
 
+def gpu_runs():
+    """The module gpu_runs_test, whose import sets BLIPFT_DEVICE: undone here."""
+    before = dict(os.environ)
+    sys.path.insert(0, str(ROOT / "test/program"))
+    try:
+        return importlib.import_module("gpu_runs_test")
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @test
 def tests_of_a_script_run_beside_each_other(space):
-    import importlib
-    sys.path.insert(0, str(ROOT / "test/program"))
-    device = os.environ.get("BLIPFT_DEVICE")
-    runs = importlib.import_module("gpu_runs_test")
-    os.environ.pop("BLIPFT_DEVICE") if device is None else os.environ.update(BLIPFT_DEVICE=device)
+    runs = gpu_runs()
     script = space / "some_test.py"
     script.write_text(SCRIPT)
     words, sys.argv[1:] = sys.argv[1:], []
@@ -66,6 +74,18 @@ def tests_of_a_script_run_beside_each_other(space):
         check(runs.run_all([str(script)], at_once=4) == 1, "a failure is the status of all", said.getvalue())
     check(said.getvalue().count("ok slow_") == 4 and said.getvalue().count("FAILED slow_and_wrong") == 1, said.getvalue())
     sys.argv[1:] = words
+
+
+@test
+def words_of_the_tests_on_gpus_choose_something(space):
+    environment = {**os.environ, "BLIPFT_DEVICE": "cuda"}
+    for script, *words in (line.split() for line in gpu_runs().SCRIPTS):
+        # Where a library is missing the script lists no tests: then its source has the word, without the item at its end.
+        source = (ROOT / "test/program" / script).read_text()
+        listed = subprocess.run([sys.executable, ROOT / "test/program" / script, "--names"], env=environment,
+                                stdout=subprocess.PIPE, text=True).stdout
+        for word in words:
+            check(word in listed or listed.startswith("SKIPPED") and word.rsplit("_", 1)[0] in source, script, word)
 
 
 @test
