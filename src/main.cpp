@@ -9,12 +9,15 @@
 #include "blipft/config.h"
 #include "blipft/datasets.h"
 #include "blipft/error.h"
+#include "blipft/monitor.h"
 #include "blipft/trainer.h"
 #include "blipft/version.h"
 #include "checkpoint/export_model.h"
 #include "evaluate/run_metrics.h"
 #include "generate/answers.h"
 #include "generate/print_generation_plan.h"
+#include "config/recipes.h"
+#include "io/hdf5_handle.h"
 #include "io/run_log.h"
 #include "liveness/launch_watch.h"
 #include "liveness/stop_request.h"
@@ -40,10 +43,21 @@ Config configuration(const CommandLine& line, int64_t ranks) {
   return config;
 }
 
+void print_versions() {
+  std::printf("blipft %s, commit %s\ncompiler  %s\n", version_number(), version_commit(), version_compiler().c_str());
+  for (const LibraryVersion& library : {mpi_library(), io::hdf5_library(), nccl_library()}) {
+    const bool found = !library.found.empty();
+    std::printf("%-8s  %s\n", library.name.c_str(), library.built.empty() ? "not in this build" :
+                concat("built with ", library.built, found ? ", found " + library.found : ", not found").c_str());
+  }
+  for (const auto& [name, version] : cuda_versions()) std::printf("%s %s\n", name.c_str(), version.c_str());
+}
+
 // Runs the actions that need no MPI. Returns the exit status: 1 if the planned job, or all settings, do not fit.
 int answer(const CommandLine& line) {
   if (line.action == Action::help) return std::fputs(help_text(line.help_section).c_str(), stdout), 0;
-  if (line.action == Action::version) return std::printf("blipft %s\n", version_commit()), 0;
+  if (line.action == Action::version) return print_versions(), 0;
+  if (line.action == Action::recipes) return std::fputs(recipe_list().c_str(), stdout), 0;
   const Config config = configuration(line, line.plan_ranks);
   print_notes(config);
   if (line.action == Action::plan) {
@@ -106,6 +120,7 @@ int main(int argc, char** argv) {
       if (!LaunchWatch::one_of_several()) throw;
       mistake = error.what();
     }
+    if (line.action <= Action::export_model) check_libraries({mpi_library(), io::hdf5_library(), nccl_library()});
     if (line.action == Action::train) StopRequest::watch();
     else StopRequest::release();
     return check_standard_output(line.action <= Action::export_model ? run(line, mistake, &argc, &argv) : answer(line));

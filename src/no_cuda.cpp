@@ -23,6 +23,7 @@ bool ranks_share_gpus() { return false; }
 int cuda_device_of(int64_t local_rank) { return static_cast<int>(local_rank); }
 std::unique_ptr<Ops> make_cuda_ops(Device&, const std::string&, const ProductSettings&) { throw UserError(kNoCuda); }
 std::unique_ptr<Comm> make_nccl_comm(const World&, Device&, int64_t) { throw UserError(kNoCuda); }
+LibraryVersion nccl_library() { return {"NCCL", "", ""}; }
 std::unique_ptr<DeviceMonitor> make_device_monitor(int) { return make_host_monitor(); }
 std::map<std::string, std::string> cuda_versions() { return {}; }
 std::unique_ptr<KernelTracer> make_kernel_tracer() { throw UserError(kNoCuda); }

@@ -13,7 +13,7 @@ import re
 #   room, its public headers, what it may include
 TABLE = [
     # From the command line to a run, a plan or an export.
-    [("main", "", "train generate/ tune plan/ evaluate/ checkpoint/ agreement/ liveness/ weights/ loading datasets text config comm io/ "
+    [("main", "", "train generate/ tune plan/ evaluate/ checkpoint/ agreement/ liveness/ weights/ loading datasets text config/ comm io/ "
                   "unit ops base/")],
     # A training run.
     [("train", "trainer",
@@ -70,7 +70,7 @@ TABLE = [
     # Units and batches consist of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops dropout linear_ops decode_ops head_norm relative_bias philox", "base")],
-    [("base", "choices error key_places rank_operation tokenizer_rules version", "")],
+    [("base", "choices error key_places rank_operation tokenizer_rules shipped_files version", "")],
 ]
 
 # Files outside of the rooms' folders.

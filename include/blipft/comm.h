@@ -12,6 +12,7 @@
 #include "blipft/device.h"
 #include "blipft/error.h"
 #include "blipft/tensor.h"
+#include "blipft/version.h"
 
 namespace blipft {
 
@@ -20,6 +21,11 @@ class AgreedError : public UserError {
  public:
   using UserError::UserError;
 };
+
+/// Returns the MPI of the build and the loaded one. MPI need not run yet.
+LibraryVersion mpi_library();
+/// Returns the NCCL of the build and the loaded one; texts are empty where the program has no CUDA.
+LibraryVersion nccl_library();
 
 /// A world of ranks, either all ranks of the process' MPI world or a group of them. Its host-side calls serve set-up
 /// and messages. All calls except abort() involve only the ranks of this world.

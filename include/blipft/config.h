@@ -280,7 +280,7 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups);
 
 /// The parsed command line.
 struct CommandLine {
-  enum class Action { train, generate, evaluate, export_model, print_config, plan, help, version };  // the first four under MPI
+  enum class Action { train, generate, evaluate, export_model, print_config, plan, help, recipes, version };  // the first four under MPI; from help on without a run file
   Action action = Action::train;
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"

@@ -52,9 +52,10 @@ std::unique_ptr<DeviceMonitor> make_device_monitor(int gpu);
 /// Returns a monitor that fills nothing.
 std::unique_ptr<DeviceMonitor> make_host_monitor();
 
-/// Returns the versions of the loaded cuda_runtime, cuda_driver, driver and cublaslt; empty in a build without CUDA.
+/// Returns the versions of the loaded cuda_runtime, cuda_driver, driver and cublaslt, and cuda_architectures, those that the
+/// program was built for ("80 90a"); empty in a build without CUDA.
 std::map<std::string, std::string> cuda_versions();
-/// Returns the MPI library's name and version, "Open MPI v4.1.4". Call it after MPI_Init.
+/// Returns the MPI library's name and version, "Open MPI v4.1.4".
 std::string mpi_version();
 
 /// Records every kernel, copy and memset of this process between start() and stop(). Only one object may exist at a

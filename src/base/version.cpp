@@ -3,6 +3,8 @@
 
 namespace blipft {
 
+const char* version_number() { return BLIPFT_VERSION; }
+
 const char* version_commit() { return BLIPFT_COMMIT; }
 
 }  // namespace blipft

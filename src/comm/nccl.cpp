@@ -171,6 +171,13 @@ class NcclComm : public Comm {
 
 }  // namespace
 
+LibraryVersion nccl_library() {
+  int found = 0;
+  const bool known = ncclGetVersion(&found) == ncclSuccess;
+  const auto text = [](int version) { return concat(version / 10000, ".", version / 100 % 100, ".", version % 100); };
+  return {"NCCL", text(NCCL_VERSION_CODE), known ? text(found) : "", 1};
+}
+
 std::unique_ptr<Comm> make_nccl_comm(const World& world, Device& device, int64_t max_ctas) {
   return std::make_unique<NcclComm>(world, device, max_ctas);
 }

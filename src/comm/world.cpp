@@ -227,13 +227,4 @@ void World::agree(const std::string& message) const {
   throw AgreedError(concat(speaker, others > 0 ? more : "", ": ", text));
 }
 
-// The library's version text is "Open MPI v4.1.4, package: ..., ident: ..." or has several lines.
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
-  const std::string whole(text, static_cast<size_t>(length));
-  return whole.substr(0, whole.find_first_of(",\n"));
-}
-
 }  // namespace blipft

@@ -8,6 +8,7 @@
 #include "config/command_line.h"
 #include "config/config_schema.h"
 #include "config/nearest.h"
+#include "config/recipes.h"
 
 namespace blipft {
 
@@ -98,7 +99,7 @@ void set_action(CommandLine& line, CommandLine::Action action) {
     return;
   }
   const bool conflict = action != Action::help && line.action != Action::train && line.action != action;
-  BLIPFT_USER_CHECK(!conflict, "--generate, --evaluate, --plan, --export, --print-config and --version exclude each other, but for --plan with "
+  BLIPFT_USER_CHECK(!conflict, "--generate, --evaluate, --plan, --export, --print-config, --recipes and --version exclude each other, but for --plan with "
                     "--generate; give one");
   line.action = action;
 }
@@ -117,6 +118,7 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--print-config") set_action(line, Action::print_config);
   else if (name == "--help") set_action(line, Action::help), line.help_section = value;
   else if (name == "--smoke") line.smoke_steps = value.empty() ? 5 : parse_count(name, value, max_smoke_steps);
+  else if (name == "--recipes") set_action(line, Action::recipes);
   else if (name == "--version") set_action(line, Action::version);
   else if (name == "--generate") set_action(line, Action::generate);
   else if (name == "--evaluate") set_action(line, Action::evaluate);
@@ -144,7 +146,7 @@ void take_argument(CommandLine& line, const std::string& argument) {
     throw UserError(concat("found ", brief(argument), advice));
   BLIPFT_USER_CHECK(line.config_file.empty(), "found \"", argument, "\" beside the run file ", line.config_file,
                     "; expected one run file, and overrides as section.key=value");
-  line.config_file = argument;
+  line.config_file = recipe_file(argument);
 }
 
 /// Returns true if `text` can be the value of an option whose value is optional: a number of steps or a section.
@@ -218,8 +220,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     const Option& option = find_option(argument);
     take_option(line, option, value_of(option, argc, argv, i));
   }
-  const bool answered = line.action == CommandLine::Action::help || line.action == CommandLine::Action::version;
-  if (!answered) check_line(line);
+  if (line.action < CommandLine::Action::help) check_line(line);
   take_run_folder(line);
   if (line.smoke_steps > 0) {              // these replace the values of the run file
     line.overrides.push_back(concat(smoke_override, "train.max_steps=", line.smoke_steps));

@@ -78,8 +78,9 @@ const std::vector<Option>& command_line_options() {
       {"--export", "", "CHECKPOINT",
        "writes the model (or adapters) of a run's checkpoint under output.path=FOLDER, which you must give, and stops"},
       {"--print-config", "", "", "prints the whole effective configuration and stops"},
+      {"--recipes", "", "", "lists the run files that come with blipft; @NAME stands for one of them, wherever blipft is started"},
       {"--help", "-h", "[SECTION]", "prints this help, or the keys of one section: --help train"},
-      {"--version", "-V", "", "prints the version"},
+      {"--version", "-V", "", "prints the version, and the libraries that the program was built with and found"},
   };
   return options;
 }

@@ -14,6 +14,13 @@ std::mutex& hdf5_mutex() {
   return mutex;
 }
 
+LibraryVersion hdf5_library() {
+  unsigned major = 0, minor = 0, release = 0;
+  const bool known = H5get_libversion(&major, &minor, &release) >= 0;
+  return {"HDF5", concat(H5_VERS_MAJOR, ".", H5_VERS_MINOR, ".", H5_VERS_RELEASE),
+          known ? concat(major, ".", minor, ".", release) : "", 3};
+}
+
 std::string hdf5_error_text() {
   std::string text;
   const H5E_walk2_t take = [](unsigned depth, const H5E_error2_t* error, void* out) -> herr_t {

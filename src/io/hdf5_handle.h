@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "blipft/version.h"
+
 namespace blipft::io {
 
 /// Owns one HDF5 identifier; `close` is the function that releases it (H5Dclose, ...). The destructor never throws.
@@ -39,6 +41,8 @@ class Hdf5Handle {
 /// The lock that every HDF5 call must hold, because packaged HDF5 libraries need not be thread-safe. The first call of
 /// this function also configures HDF5 for this program, so call it before any other use of HDF5.
 std::mutex& hdf5_mutex();
+/// Returns the HDF5 of the build and the loaded one. HDF5 aborts the process where they differ in any part.
+LibraryVersion hdf5_library();
 /// Returns the innermost messages of HDF5's error stack, or "no reason given".
 std::string hdf5_error_text();
 /// Wraps the identifier that an HDF5 call returned. Throws UserError "path: action: reason" if the call failed.

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "blipft/error.h"
+#include "blipft/shipped_files.h"
 #include "io/file.h"
 #include "io/paths.h"
 
@@ -49,7 +50,12 @@ std::string hub_cache() {
 
 std::string folder_of_model(const std::string& path) {
   std::error_code ignored;
-  if (!is_hub_name(path) || fs::exists(path, ignored)) return path;
+  if (fs::exists(path, ignored)) return path;
+  if (path.starts_with('@')) {
+    const fs::path shape = shipped_file("models/" + path.substr(1));
+    return shape.empty() ? path : shape.string();
+  }
+  if (!is_hub_name(path)) return path;
   std::string folder = kPrefix + path;
   folder.replace(folder.find('/'), 1, "--");
   const fs::path model = fs::path(hub_cache()) / folder;

@@ -27,7 +27,6 @@ std::string refusal(const TemporaryDirectory& folder) {
 
 void write_owner(const TemporaryDirectory& folder, const LockOwner& owner) { folder.write("run.lock", owner.text()); }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // A child that holds the folder until it is killed.
 pid_t start_holder(const TemporaryDirectory& folder) {

@@ -14,7 +14,6 @@ using namespace blipft::testing;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string agreed(const std::function<void()>& action) { return message_of<AgreedError>(action); }
 

@@ -22,8 +22,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 void make_trace(const std::string& path) { open_trace(path)->close(); }
 
 void make_model(const std::string& directory) {

@@ -48,6 +48,9 @@ TEST_SUITE("config") {
     CHECK(parse({"-h"}).action == Action::help);
     CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
     CHECK(parse({"--version"}).action == Action::version);
+    CHECK(parse({"--recipes"}).action == Action::recipes);
+    CHECK(parse({"@llama/7b-lora"}).config_file.ends_with("inputs/llama/7b-lora.yaml"));
+    CHECK(contains(parse_message({"@llama/7b-lorra"}), "@llama/7b-lora; blipft --recipes"));
     CHECK(parse({"--help", "train"}).help_section == "train");
     CHECK(parse({"--help=train"}).help_section == "train");
     CHECK(parse({"--help", "a.yaml"}).help_section.empty());

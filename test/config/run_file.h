@@ -43,7 +43,6 @@ inline Config load(const std::string& text, const std::vector<std::string>& over
   return load_config(file.name(), overrides);
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A message in which "FILE" stands for the file's name.
 inline std::string about_file(std::string message, const std::string& name) {

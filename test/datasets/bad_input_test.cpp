@@ -30,8 +30,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
 
 std::string read_golden(const std::string& name) {

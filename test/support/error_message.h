@@ -1,4 +1,4 @@
-// The message of the error that an action throws, for tests.
+// The message of the error that an action throws, and what it contains, for tests.
 #pragma once
 
 #include <string>
@@ -17,5 +17,7 @@ std::string message_of(const Action& action) {
   }
   return "";
 }
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace blipft::testing

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "blipft/error.h"
+#include "cuda/device/loaded_code.h"
 #include "cuda/device/nvml.h"
 
 namespace blipft {
@@ -84,6 +85,8 @@ std::unique_ptr<DeviceMonitor> make_device_monitor(int gpu) {
 std::map<std::string, std::string> cuda_versions() {
   std::map<std::string, std::string> versions;
   const auto dotted = [](int version) { return concat(version / 1000, ".", version % 1000 / 10); };
+  for (const Architecture& built : built_architectures())
+    versions["cuda_architectures"] += (versions["cuda_architectures"].empty() ? "" : " ") + built.text();
   int version = 0;
   if (cudaRuntimeGetVersion(&version) == cudaSuccess) versions["cuda_runtime"] = dotted(version);
   if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) versions["cuda_driver"] = dotted(version);

@@ -70,15 +70,6 @@ CacheLock::~CacheLock() {
   if (file_ >= 0) (void)close(file_);  // releases the lock
 }
 
-std::string GemmPlanner::shipped_table() {
-  std::error_code error;
-  std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  // The file is two folders above build/cuda/blipft, or next to an installed program.
-  for (int i = 0; !error && i < 3; ++i, folder = folder.parent_path())
-    if (const auto file = folder / "share/gemm_algorithms.txt"; std::filesystem::exists(file, error)) return file;
-  return "";
-}
-
 std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return {};  // the first run has no file

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "blipft/shipped_files.h"
 #include "cuda/device/cuda_check.h"
 #include "cuda/gemm/search.h"
 #include "cuda/gemm/timing.h"
@@ -121,7 +122,7 @@ GemmPlanner::GemmPlanner(const std::string& cache_path, GemmEffort effort)
   cache_prefix_ = concat(gpu, " cublaslt-", cublasLtGetVersion(), " ");
   if (cache_path_.empty()) return;
   cache_ = read_cache(cache_path_);
-  for (const auto& [key, entry] : read_cache(shipped_table())) cache_.emplace(key, entry);
+  for (const auto& [key, entry] : read_cache(shipped_file("gemm_algorithms.txt"))) cache_.emplace(key, entry);
 }
 
 GemmPlanner::~GemmPlanner() { (void)cublasLtDestroy(handle_); }

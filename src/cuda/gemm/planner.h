@@ -173,8 +173,6 @@ class GemmPlanner {
   cublasStatus_t launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
                         cudaStream_t stream);
   static std::map<std::string, CacheEntry> read_cache(const std::string& path);
-  /// Returns the path of the table that comes with the program, found relative to the executable; "" if none.
-  static std::string shipped_table();
   /// Adds lines to the cache file.
   void add_to_cache(const std::map<std::string, CacheEntry>& found);
 
