@@ -14,6 +14,9 @@
 #   make fuzz         builds the fuzz targets of test/fuzz/ with clang (tools/fuzz.sh runs them): build/fuzz
 #   make layering     checks who includes whom, definitions and lengths
 #   make setup        installs what is missing (make demo and make check do it too)
+#   make install      installs program, tools, recipes, job scripts and pages: PREFIX=/opt/blipft [DESTDIR=...]
+#   make uninstall    removes what it installed there and nobody changed
+#   make dist         writes a source package, blipft-VERSION.tar.gz, which builds without git
 #   make clean
 #
 # Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH, HDF5_ROOT (a folder with include/ and lib/), BUILD (default build/cpu or
@@ -62,7 +65,9 @@ endif
 IS_GCC := $(shell $(CXX) --version 2>/dev/null | grep -o 'Free Software Foundation')
 PCH ?= $(if $(CCACHE)$(SAN),0,$(if $(IS_GCC),1,0))
 
-GIT_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+VERSION := 0.9.0
+# A source package has the commit in a file.
+GIT_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || cat commit 2>/dev/null || echo unknown)
 
 MPI_FLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem %,$(shell mpicxx --showme:compile 2>/dev/null))
 MPI_LIBS := $(shell mpicxx --showme:link 2>/dev/null)
@@ -167,8 +172,8 @@ COMPUTING_TESTS := $(addprefix $(BUILD)/test/,cpu/% cuda/% fuzz/% ops/% strategi
 $(filter-out $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-O0)
 $(filter $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-O1)
 
-# Only version.cpp knows the commit.
-$(BUILD)/src/base/version.cpp.o: private CPPFLAGS += -DBLIPFT_COMMIT='"$(GIT_COMMIT)"'
+# Only version.cpp knows the release and the commit.
+$(BUILD)/src/base/version.cpp.o: private CPPFLAGS += -DBLIPFT_VERSION='"$(VERSION)"' -DBLIPFT_COMMIT='"$(GIT_COMMIT)"'
 $(BUILD)/src/base/version.cpp.o: $(BUILD)/commit
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
@@ -257,6 +262,21 @@ gemm_bench: $(BUILD)/gemm_bench
 .PHONY: layering
 layering:
 	@tools/code_rules.py
+
+# For all users of a machine; PREFIX may be read-only afterwards.
+PREFIX ?= /usr/local
+.PHONY: install
+install: blipft
+	@tools/install.sh $(BUILD)/blipft "$(PREFIX)" "$(DESTDIR)"
+
+.PHONY: uninstall
+uninstall:
+	@tools/install.sh --uninstall "$(PREFIX)" "$(DESTDIR)"
+
+# A source package that builds without git.
+.PHONY: dist
+dist: $(BUILD)/commit
+	git archive --format=tar.gz --prefix=blipft-$(VERSION)/ --add-file=$(BUILD)/commit -o blipft-$(VERSION).tar.gz HEAD
 
 .PHONY: clean
 clean:

@@ -1,8 +1,24 @@
 # Shared code of the job scripts. They source it and call `train NAME RUN-FILE [section.key=value ...]`.
 
-# The modules that ./blipft was built with; names differ from cluster to cluster.
-# module purge
-# module load gcc cuda nccl openmpi hdf5
+# The site's settings are in a file of their own, so that these scripts stay unchanged. It contains shell commands:
+#   module load gcc cuda nccl openmpi hdf5
+#   export NCCL_SOCKET_IFNAME=ib0
+#   mpi=pmi2                                    (srun --mpi; default pmix)
+# BLIPFT_SITE names the file. The default is /etc/blipft/site.sh, if that exists.
+jobs=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+mpi=pmix
+if [ -n "${BLIPFT_SITE:-}" ] && [ ! -r "$BLIPFT_SITE" ]; then
+  echo "BLIPFT_SITE: found \"$BLIPFT_SITE\", expected a file that can be read, with the site's shell commands" >&2
+  exit 2
+fi
+site=${BLIPFT_SITE:-/etc/blipft/site.sh}
+# shellcheck disable=SC1090
+[ ! -r "$site" ] || source "$site"
+# The program of the prefix that contains these scripts, or of the source tree.
+case "$jobs" in
+  */share/blipft/jobs) program=${BLIPFT:-$jobs/../../../bin/blipft} ;;
+  *) program=${BLIPFT:-$jobs/../blipft} ;;
+esac
 
 # The job's nodes, ranks and CPUs. One rank for each GPU: every rank sees the GPUs of its node and takes its own, so
 # ask for --gpus-per-node and not for --gpus-per-task. --ntasks-per-node asks for another number of ranks; a job
@@ -55,7 +71,6 @@ train() {
   for argument in "${run[@]}"; do
     case "$argument" in output.path=*) output=${argument#*=} ;; esac
   done
-  local program=${BLIPFT:-./blipft}
   # Says whether the job fits the GPUs before it takes them.
   "$program" --plan --ranks "$ranks" --node-ranks "$node_ranks" "${run[@]}" || return
 
@@ -70,7 +85,7 @@ train() {
   # The number of CPUs is said here because srun does not take it from sbatch. Ranks end by themselves when one fails,
   # and all of them with 75 when they are stopped: Slurm must not kill the last for the first one's code.
   unset SLURM_CPUS_PER_GPU SLURM_CPUS_PER_TASK
-  srun --mpi=pmix --nodes="$nodes" --ntasks="$ranks" --ntasks-per-node="$node_ranks" --cpus-per-task="$cpus" \
+  srun --mpi="$mpi" --nodes="$nodes" --ntasks="$ranks" --ntasks-per-node="$node_ranks" --cpus-per-task="$cpus" \
        --kill-on-bad-exit=0 "$program" "${run[@]}" || status=$?
   # Without PMIx in Slurm (only the time limit stops such a run with a checkpoint: mpirun kills on SIGTERM):
   # mpirun -np "$ranks" --map-by "ppr:$node_ranks:node:PE=$cpus" "$program" "${run[@]}" || status=$?

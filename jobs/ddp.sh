@@ -14,7 +14,7 @@
 ##SBATCH --account=project
 
 set -euo pipefail
-cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, where ./blipft is
-source jobs/common.sh                         # modules, ranks, time limit, going back into the queue
+script=$(squeue --noheader --job="${SLURM_JOB_ID:-0}" --format=%o 2> /dev/null || true)  # Slurm runs a copy of this file
+source "$(dirname "$(realpath "${script%%.sh*}" 2> /dev/null || realpath "$0")")/common.sh"  # modules, ranks, time limit, going back into the queue
 
-train ddp inputs/ddp.yaml "$@"
+train ddp @ddp "$@"

@@ -14,8 +14,8 @@
 ##SBATCH --account=project
 
 set -euo pipefail
-cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, where ./blipft is
-source jobs/common.sh                         # modules, ranks, time limit, going back into the queue
+script=$(squeue --noheader --job="${SLURM_JOB_ID:-0}" --format=%o 2> /dev/null || true)  # Slurm runs a copy of this file
+source "$(dirname "$(realpath "${script%%.sh*}" 2> /dev/null || realpath "$0")")/common.sh"  # modules, ranks, time limit, going back into the queue
 
 # Let NCCL say how it connects the nodes (look for NET/IB; NET/Socket means that it found no fast network), and name
 # the network when it takes the wrong one.
@@ -25,4 +25,4 @@ export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 # parallel.shard_ranks=node cuts the parameters over the GPUs of a node only, and sums gradients over the nodes: much
 # less goes through the network, and a rank holds twice (here: 2 nodes) the parameters, gradients and optimizer state.
 # If the plan says that it fits, it is mostly faster; add it to this script's arguments.
-train fsdp_multinode inputs/fsdp.yaml "$@"
+train fsdp_multinode @fsdp "$@"

@@ -21,9 +21,9 @@
 ##SBATCH --account=project
 
 set -euo pipefail
-cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, where ./blipft is
-source jobs/common.sh                         # modules, ranks, time limit, going back into the queue
+script=$(squeue --noheader --job="${SLURM_JOB_ID:-0}" --format=%o 2> /dev/null || true)  # Slurm runs a copy of this file
+source "$(dirname "$(realpath "${script%%.sh*}" 2> /dev/null || realpath "$0")")/common.sh"  # modules, ranks, time limit, going back into the queue
 
 file=${1:?a run file is missing: sbatch jobs/run.sh RUN-FILE [section.key=value ...]}
 shift
-train "$(basename "$file" .yaml)" "$file" "$@"
+train "$(basename "${file#@}" .yaml)" "$file" "$@"

@@ -134,6 +134,17 @@ def a_job_script_asks_slurm_for_ranks_gpus_cpus_and_time(space):
 
 
 @test
+def a_job_of_an_installed_program_runs_from_another_folder(space):
+    prefix, work = space.new("prefix"), space.new("work")
+    work.mkdir()
+    subprocess.run([ROOT / "tools/install.sh", PROGRAM, prefix], check=True, stdout=subprocess.DEVNULL)
+    job = Job(space, "--time=10", f"--chdir={work}", script=prefix / "share/blipft/jobs/fsdp.sh", overrides=("train.max_steps=2",))
+    job.wait_for_state("COMPLETED")
+    check(re.search(r"^fsdp-\d+: 4 ranks on 2 nodes", job.text(), re.M) and (job.output / "model/model.safetensors").exists(), job)
+    check(str(ROOT) not in job.text(), "the source tree is not used", job)
+
+
+@test
 def a_job_that_slurm_preempts_goes_on(space):
     job = Job(space)
     job.wait_for_step(3)
