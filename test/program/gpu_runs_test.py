@@ -18,8 +18,8 @@ os.environ["BLIPFT_DEVICE"] = "cuda"
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "support"))
 THREADS = 4                                        # of a process
-# Scripts, with the words of their tests that say something about a GPU; the longest first. What is refused, told or written by
-# the host alone is checked without a GPU.
+# Scripts, with words in the names of their tests that need a GPU, the longest first. Refusals, messages and files written by
+# the host are tested without a GPU.
 SCRIPTS = (
     "families_program_test.py encoder_decoders_train_alike encoder_decoders_generate load_in_peft_gemma3 load_in_peft_phi3 "
     "load_in_peft_glm4 load_in_peft_instructblip_t5 adapters_of_the_qformer change_no_bit two_ranks_learn_as_one_gemma3 "
