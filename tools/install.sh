@@ -5,7 +5,7 @@
 #   tools/install.sh --uninstall PREFIX [DESTDIR]     make uninstall
 #
 # PREFIX/bin has blipft and the tools, PREFIX/share/blipft what they need (recipes, shapes of models, job scripts), PREFIX/share/man
-# the manual page, PREFIX/share/doc/blipft the pages. Nothing is written there later: the prefix may be read-only, and several
+# the manual page, PREFIX/share/modulefiles the module files, PREFIX/share/doc/blipft the pages. Nothing is written there later: the prefix may be read-only, and several
 # versions lie side by side in prefixes of their own. The files are listed in PREFIX/share/blipft/installed.txt with their
 # checksums; uninstalling removes those that have not been changed since.
 set -euo pipefail
@@ -24,7 +24,7 @@ uninstall() {
   done < "$list"
   rm "$list"
   # Folders that are now empty, the deepest first.
-  find "$root"/{bin,share/blipft,share/doc/blipft,share/man/man1} -depth -type d -empty -delete 2> /dev/null || true
+  find "$root"/{bin,share/blipft,share/doc/blipft,share/man/man1,share/modulefiles/blipft} -depth -type d -empty -delete 2> /dev/null || true
   [ $kept = 0 ] || exit 1
 }
 
@@ -68,6 +68,9 @@ for tool in trace convert_dataset convert_checkpoint plot_loss; do
   printf '#!/bin/sh\nexec python3 "$(dirname "$(readlink -f "$0")")/../share/blipft/tools/%s.py" "$@"\n' "$tool" > "$scratch/$name"
   put 755 "$scratch/$name" "bin/$name"
 done
+version=$("$program" --version | sed -n '1s/^blipft \([^,]*\).*/\1/p')
+put 644 packaging/blipft.lua "share/modulefiles/blipft/$version.lua"
+put 644 packaging/blipft.tcl "share/modulefiles/blipft/$version"
 tools/make_man.sh "$program" > "$scratch/blipft.1"
 put 644 "$scratch/blipft.1" share/man/man1/blipft.1
 for page in README.md LICENSE CHANGELOG.md CITATION.cff; do put 644 "$page" "share/doc/blipft/$page"; done

@@ -79,6 +79,28 @@ def job_scripts_of_a_prefix_know_its_program_and_the_sites_settings(space):
 
 
 @test
+def the_module_file_of_lmod_sets_the_paths(space):
+    lmod = pathlib.Path("/usr/share/lmod/lmod/init/bash")
+    if not lmod.exists():
+        raise Skip("no Lmod here (package lmod)")
+    script = f"source {lmod}; module use {space.prefix}/share/modulefiles; module load blipft; blipft --version; echo $BLIPFT_JOBS; man -w blipft"
+    done = subprocess.run(["bash", "-c", script], cwd=space.work, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env={**os.environ, "LMOD_CACHED_LOADS": "no"})
+    check("blipft 0." in done.stdout and f"{space.prefix}/share/blipft/jobs" in done.stdout, done)
+
+
+@test
+def the_module_file_of_environment_modules_sets_the_paths(space):
+    modulecmd = shutil.which("modulecmd.tcl") or "/usr/lib/x86_64-linux-gnu/modulecmd.tcl"
+    if not pathlib.Path(modulecmd).exists():
+        raise Skip("no Environment Modules here (package environment-modules)")
+    script = f'eval "$({modulecmd} bash load blipft)"; blipft --version; echo $BLIPFT_JOBS'
+    done = subprocess.run(["bash", "-c", script], cwd=space.work, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env={**os.environ, "MODULEPATH": f"{space.prefix}/share/modulefiles"})
+    check("blipft 0." in done.stdout and f"{space.prefix}/share/blipft/jobs" in done.stdout, done)
+
+
+@test
 def uninstalling_removes_what_was_installed_and_nothing_else(space):
     subprocess.run(["chmod", "-R", "u+w", space.prefix], check=True)
     foreign, changed = space.prefix / "bin/other", space.prefix / "share/blipft/jobs/run.sh"
@@ -101,6 +123,15 @@ def two_versions_lie_side_by_side_and_one_replaces_itself(space):
     check(one == two and "bin/blipft" in one, one ^ two)
     wrong = space.install(PROGRAM, "relative")
     check(wrong.returncode == 2 and "absolute path" in wrong.stdout, wrong)
+
+
+@test
+def the_release_is_the_same_everywhere(space):
+    release = next(line.split(":=")[1].strip() for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("VERSION :="))
+    check(subprocess.run([PROGRAM, "--version"], stdout=subprocess.PIPE, text=True).stdout.startswith(f"blipft {release}, "), release)
+    check(f"version: {release}\n" in (ROOT / "CITATION.cff").read_text(), "CITATION.cff", release)
+    check(f'version("{release}")' in (ROOT / "packaging/spack/package.py").read_text(), "packaging/spack/package.py", release)
+    check(f"elease {release} " in (ROOT / "CHANGELOG.md").read_text(), "CHANGELOG.md", release)
 
 
 @test
