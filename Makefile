@@ -19,7 +19,7 @@
 #   make dist         writes a source package, blipft-VERSION.tar.gz, which builds without git
 #   make clean
 #
-# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH, HDF5_ROOT (a folder with include/ and lib/), BUILD (default build/cpu or
+# Variables: MPICXX (the MPI's compiler; default mpicxx), CUDA=0|1, CUDA_HOME, CUDA_ARCH, HDF5_ROOT (a folder with include/ and lib/), BUILD (default build/cpu or
 # build/cuda), OPT (default -O3), TEST_OPT (of the tests' own code; default -O0, which compiles in half the time, and -O1
 # where tests compute).
 # SAN=1 builds with the address and undefined behaviour sanitizers (build/san), SAN=thread with that of data races
@@ -69,8 +69,14 @@ VERSION := 0.9.0
 # A source package has the commit in a file.
 GIT_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || cat commit 2>/dev/null || echo unknown)
 
-MPI_FLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem %,$(shell mpicxx --showme:compile 2>/dev/null))
-MPI_LIBS := $(shell mpicxx --showme:link 2>/dev/null)
+# What an MPI's compiler adds: Open MPI's says it to --showme, Cray's CC to --cray-print-opts, MPICH's and Intel's to -show.
+MPICXX ?= mpicxx
+mpi_compile = -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem %,$(filter -I% -D%,$(shell $1 --showme:compile 2>/dev/null || \
+  { echo -DMPICH_SKIP_MPICXX; $1 --cray-print-opts=cflags 2>/dev/null || $1 -show 2>/dev/null; })))
+mpi_link = $(filter -L% -l% -Wl% -pthread %.so %.a,$(shell \
+  $1 --showme:link 2>/dev/null || $1 --cray-print-opts=libs 2>/dev/null || $1 -show 2>/dev/null))
+MPI_FLAGS := $(call mpi_compile,$(MPICXX))
+MPI_LIBS := $(call mpi_link,$(MPICXX))
 ifneq ($(HDF5_ROOT),)
 ifeq ($(wildcard $(HDF5_ROOT)/include/hdf5.h),)
 $(error HDF5_ROOT: found "$(HDF5_ROOT)", which has no include/hdf5.h; expected the folder that HDF5 is installed in)
@@ -92,7 +98,10 @@ TEXT_FLAGS := $(shell pkg-config --cflags libpcre2-8 libutf8proc 2>/dev/null)
 TEXT_LIBS := $(or $(shell pkg-config --libs libpcre2-8 libutf8proc 2>/dev/null),-lpcre2-8 -lutf8proc)
 BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 
-CXXFLAGS := -std=c++20 $(OPT) $(SAN_FLAGS) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
+# The oldest processor that the program runs on. ARM's char has no sign by default.
+PROCESSOR := $(shell $(CXX) -dumpmachine | cut -d- -f1)
+MARCH ?= $(if $(filter aarch64,$(PROCESSOR)),armv8.2-a,x86-64-v3)
+CXXFLAGS := -std=c++20 $(OPT) $(SAN_FLAGS) -g1 -march=$(MARCH)$(if $(filter aarch64,$(PROCESSOR)), -fsigned-char) -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
 ifneq ($(IS_GCC),)
 # g++ collects its garbage from half a GiB on, which few files reach: a tenth off their time, to the same code.
 CXXFLAGS += --param=ggc-min-heapsize=524288
@@ -112,7 +121,7 @@ GENCODE := $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=$(if $(filte
 NVCC := $(CUDA_HOME)/bin/nvcc
 CPPFLAGS += -DBLIPFT_CUDA=1 -I$(CUDA_HOME)/include $(addprefix -I,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
 NVCCFLAGS := -std=c++20 $(OPT) -lineinfo $(GENCODE) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177 -DBLIPFT_CUDA_ARCH='"$(strip $(CUDA_ARCH))"'
-CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOME)/targets/x86_64-linux/lib))
+CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/$(if $(filter aarch64,$(PROCESSOR)),sbsa,x86_64)-linux/lib))
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
 endif
 
@@ -139,6 +148,16 @@ $(BUILD)/gemm_bench: $(BUILD)/tools/gemm_bench.cpp.o $(BUILD)/libblipft.a
 
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/libblipft.a
 	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(LDLIBS)
+
+# The tests under another MPI: only src/comm and one test include mpi.h, the other objects are the same.
+OTHER_MPICXX ?= mpicxx.mpich
+OTHER_OBJECTS := $(patsubst %,$(BUILD)/other_mpi/%.o,$(filter src/comm/%.cpp,$(SOURCES)) test/comm/mpi_world_test.cpp)
+$(BUILD)/other_mpi/%.cpp.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CCACHE) $(CXX) $(CXXFLAGS) $(filter-out $(MPI_FLAGS),$(CPPFLAGS)) $(call mpi_compile,$(OTHER_MPICXX)) -MMD -MP -c -o $@ $<
+$(BUILD)/other_mpi/tests: $(OTHER_OBJECTS) $(filter-out $(BUILD)/test/comm/mpi_world_test.cpp.o,$(TEST_OBJECTS)) $(BUILD)/libblipft.a
+	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(filter-out $(MPI_LIBS),$(LDLIBS)) $(call mpi_link,$(OTHER_MPICXX)) -lpthread
+-include $(OTHER_OBJECTS:.o=.d)
 
 $(BUILD)/libblipft.a: $(OBJECTS)
 	rm -f $@ && ar rcs $@ $^
@@ -218,7 +237,7 @@ fuzz:
 # Names each missing dependency with the package that has it.
 .PHONY: dependencies
 dependencies:
-	@tools/setup.sh --check CUDA=$(CUDA)
+	@MPICXX="$(MPICXX)" tools/setup.sh --check CUDA=$(CUDA)
 
 .PHONY: no_gpu_notice
 no_gpu_notice:
@@ -231,6 +250,7 @@ setup:
 .PHONY: check
 check: setup
 	@tools/setup.sh --browser > /dev/null || true
+	@tools/setup.sh --mpich || true
 	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) $(if $(SCRIPTS),SCRIPTS=$(SCRIPTS))
 
 .PHONY: check-smoke

@@ -236,23 +236,28 @@ if [ -z "$san$only_gpu" ]; then
 fi
 
 # Each rank writes its own log, so that lines of ranks do not mix.
+# run_ranks RANKS PREFIX SUITES [TESTS MPIRUN]: default: the tests of this build, under Open MPI.
 run_ranks() {
-  local ranks=$1 prefix=$2 suites=$3 each
-  local options=(-np "$ranks" --oversubscribe --bind-to none)
-  [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
+  local ranks=$1 prefix=$2 suites=$3 tests=${4:-$build/tests} launcher=${5:-mpirun} each
+  local options=(-np "$ranks")
+  if [ "$launcher" = mpirun ]; then
+    options+=(--oversubscribe --bind-to none)
+    [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
+  fi
   each=$((threads / ranks > 0 ? threads / ranks : 1))
   [ "$san" = thread ] && each=1
   # shellcheck disable=SC2016  # expanded by each rank
-  OMP_NUM_THREADS=$each timeout --kill-after=20 "$ranks_limit" mpirun "${options[@]}" bash -c \
-    'exec "$0" -ts="$2" -nc=true -d=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" "$suites" \
+  OMP_NUM_THREADS=$each timeout --kill-after=20 "$ranks_limit" "$launcher" "${options[@]}" bash -c \
+    'exec "$0" -ts="$2" -nc=true -d=true > "$1.rank${OMPI_COMM_WORLD_RANK:-$PMI_RANK}.log" 2>&1' "$tests" "$prefix" "$suites" \
     > "$prefix.mpirun.log" 2>&1
 }
 
+# mpi_tests RANKS [SUITES [NAME-OF-MPI TESTS MPIRUN]]
 mpi_tests() {
-  local ranks=$1 suites=${2:-mpi*} prefix=$logs/mpi$1 rank_logs=() rank status
+  local ranks=$1 suites=${2:-mpi*} mpi=${3:-} prefix=$logs/mpi$1${3:-} rank_logs=() rank status
   [ "$ranks" = 6 ] && suites="mpi groups*"      # 2 x 3 and 3 x 2; the others learn nothing new
-  begin "mpi tests, $ranks $([ "$ranks" = 1 ] && echo rank || echo ranks)"
-  run_ranks "$ranks" "$prefix" "$suites"
+  begin "mpi tests${mpi:+ under $mpi}, $ranks $([ "$ranks" = 1 ] && echo rank || echo ranks)"
+  run_ranks "$ranks" "$prefix" "$suites" "${@:4}"
   status=$?
   for ((rank = 0; rank < ranks; ++rank)); do
     touch "$prefix.rank$rank.log"
@@ -282,6 +287,18 @@ if [ "$mpi_cases" != 0 ]; then
     for ranks in 1 2; do part mpi_tests "$ranks" 'mpi gpu*,mpi lora*'; done
   else
     for ranks in $([ -n "$san" ] && echo 2 || echo 1 2 3 4 6); do part mpi_tests "$ranks"; done
+  fi
+fi
+# The same sources under MPICH: src/comm alone is compiled again.
+if [ -z "$san$only_gpu$smoke" ] && [ "$cuda" = 0 ]; then
+  if ! command -v mpicxx.mpich > /dev/null || ! command -v mpirun.mpich > /dev/null; then
+    echo "SKIPPED: mpi tests under MPICH (packages libmpich-dev and mpich)"
+    skipped=$((skipped + 1))
+  elif make -j$jobs CUDA=0 BUILD="$build" "$build/other_mpi/tests" > "$logs/build_mpich.log" 2>&1; then
+    for ranks in 2 3; do part mpi_tests "$ranks" 'mpi*' MPICH "$build/other_mpi/tests" mpirun.mpich; done
+  else
+    grep -aE -A3 'error|undefined' "$logs/build_mpich.log" | head -20
+    failed=$((failed + 1))
   fi
 fi
 if [ -n "$san" ]; then

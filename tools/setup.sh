@@ -54,7 +54,7 @@ need_build_packages() {
   need_tool g++ g++
   need_tool make make
   [ ! -e .git ] || need_tool git git         # a source package needs none
-  need_tool mpicxx libopenmpi-dev
+  need_tool "${MPICXX:-mpicxx}" libopenmpi-dev
   need_tool mpirun openmpi-bin
   need_header hdf5.h libhdf5-dev
   need_header yaml-cpp/yaml.h libyaml-cpp-dev
@@ -84,21 +84,34 @@ need_build_packages() {
   fi
 }
 
-# WebP pictures are read where libwebp is; without it everything else works. A failure is remembered for a day, so that
-# checks without a network stay fast.
+# install_optional NAME REASON PACKAGE...: as root, with apt. A failure is remembered for a day, so that checks without a network
+# stay fast.
+install_optional() {
+  local failed=build/no_$1 reason=$2 run=(timeout 600 apt-get -q -o DPkg::Lock::Timeout=300)
+  shift 2
+  [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null && [ -z "$(find "$failed" -mtime -1 2> /dev/null)" ] || return 1
+  echo "setup: installing $* ($reason)" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  if { "${run[@]}" install -y --no-install-recommends "$@" ||
+       { "${run[@]}" update && "${run[@]}" install -y --no-install-recommends "$@"; }; } >&2; then
+    hash -r
+    return 0
+  fi
+  mkdir -p build && touch "$failed"
+  return 1
+}
+
+# WebP pictures are read if libwebp is installed. Everything else works without it.
 want_webp() {
   has_header webp/demux.h && return 0
-  local failed=build/no_webp
-  if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null && [ -z "$(find "$failed" -mtime -1 2> /dev/null)" ]; then
-    echo "setup: installing libwebp-dev, with which WebP pictures are read" >&2
-    local run=(timeout 300 apt-get -q -o DPkg::Lock::Timeout=120)
-    export DEBIAN_FRONTEND=noninteractive
-    { "${run[@]}" install -y --no-install-recommends libwebp-dev ||
-      { "${run[@]}" update && "${run[@]}" install -y --no-install-recommends libwebp-dev; }; } >&2
-    has_header webp/demux.h && return 0
-    mkdir -p build && touch "$failed"
-  fi
+  install_optional webp "to read WebP pictures" libwebp-dev && has_header webp/demux.h && return 0
   echo "setup: note: without libwebp-dev (webp/demux.h) WebP pictures will not be read" >&2
+}
+
+# A second MPI, under which make check runs the mpi tests again.
+want_mpich() {
+  command -v mpicxx.mpich > /dev/null && command -v mpirun.mpich > /dev/null && return 0
+  install_optional mpich "to test src/comm under a second MPI" libmpich-dev mpich
 }
 
 # The CUDA toolkit and NCCL come from NVIDIA; nothing of them is installed here.
@@ -109,7 +122,7 @@ need_cuda() {
   home=${CUDA_HOME:-}
   [ -z "$home" ] && [ -n "$nvcc" ] && home=$(readlink -f "$nvcc") && home=${home%/bin/nvcc}
   home=${home:-/usr/local/cuda}
-  local libraries=("$home/lib64" "$home/targets/x86_64-linux/lib" "$home/lib")
+  local libraries=("$home/lib64" "$home/targets/$([ "$(uname -m)" = aarch64 ] && echo sbsa || uname -m)-linux/lib" "$home/lib")
   [ -x "$home/bin/nvcc" ] || [ -n "$nvcc" ] || missing "nvcc, $toolkit"
   # 12.4 is the oldest toolkit that has what src/cuda calls.
   local version
@@ -158,20 +171,10 @@ find_browser() {
   done
   return 1
 }
-# Only Debian's package is a browser. A failure is remembered for a day, so that checks without a network stay fast.
+# Only Debian's package is a browser.
 install_browser() {
-  local failed=build/no_browser system
-  system=$(sed -n 's/^ID=//p' /etc/os-release 2> /dev/null)
-  if [ "$system" != debian ] || [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then return 1; fi
-  [ -n "$(find "$failed" -mtime -1 2> /dev/null)" ] && return 1
-  echo "setup: installing chromium, which opens the report page in make check" >&2
-  local run=(timeout 600 apt-get -q -o DPkg::Lock::Timeout=300)
-  export DEBIAN_FRONTEND=noninteractive
-  { "${run[@]}" update; "${run[@]}" install -y --no-install-recommends chromium fonts-dejavu-core; } >&2
-  hash -r
-  find_browser > /dev/null && return 0
-  mkdir -p build && touch "$failed"
-  return 1
+  [ "$(sed -n 's/^ID=//p' /etc/os-release 2> /dev/null)" = debian ] || return 1
+  install_optional browser "to open the report page in make check" chromium fonts-dejavu-core && find_browser > /dev/null
 }
 
 print_missing() {
@@ -227,9 +230,14 @@ case "${1:-}" in
     echo "setup: no Chromium here; the test of the report page will be skipped" >&2
     exit 1
     ;;
+  --mpich)
+    want_mpich && exit 0
+    echo "setup: no MPICH here; the tests of a second MPI will be skipped" >&2
+    exit 1
+    ;;
   "") ;;
   *)
-    echo "setup: unknown option $1; usage: tools/setup.sh [--check CUDA=0|1 | --python [MODULE ...] | --browser]" >&2
+    echo "setup: unknown option $1; usage: tools/setup.sh [--check CUDA=0|1 | --python [MODULE ...] | --browser | --mpich]" >&2
     exit 2
     ;;
 esac

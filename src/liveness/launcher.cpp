@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <initializer_list>
 #include <map>
 
 #include "base/process_info.h"
@@ -18,7 +19,12 @@ std::string text_of(const char* variable) {
   return text ? text : "";
 }
 
-int64_t count_of(const char* variable) { return whole_number(text_of(variable)).value_or(0); }
+/// The number in the first of these variables that is set; 0 if none is.
+int64_t count_of(std::initializer_list<const char*> variables) {
+  for (const char* variable : variables)
+    if (const int64_t count = whole_number(text_of(variable)).value_or(0); count > 0) return count;
+  return 0;
+}
 
 // Returns the nearest ancestor process that does not have this rank in its environment. Processes in between (a shell,
 // numactl or a debugger) have the same rank in their environment as this process.
@@ -42,8 +48,9 @@ const LaunchedRank& LaunchedRank::own() {
   static const LaunchedRank rank = [] {
     for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
       if (const char* text = std::getenv(variable))
-        return LaunchedRank{text, variable, text_of("PMIX_NAMESPACE"), count_of("OMPI_COMM_WORLD_SIZE"),
-                            count_of("OMPI_COMM_WORLD_LOCAL_SIZE")};
+        return LaunchedRank{text, variable, text_of("PMIX_NAMESPACE"),
+                            count_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}),
+                            count_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"})};
     return LaunchedRank{};
   }();
   return rank;
