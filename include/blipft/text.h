@@ -94,7 +94,7 @@ struct InstructionReader {
   std::vector<int32_t> ids(const std::string& text, const std::string& name) const;
 };
 /// Opens a reader of instructions, which cuts them to `max_tokens` or to inputs.max_tokens, whichever is smaller.
-InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
+InstructionReader open_instruction_reader(const std::string& model_directory, const StreamInputs& inputs,
                                           int64_t max_tokens);
 
 class ChatTemplate;

@@ -117,7 +117,7 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind k
 // means, 1 / (labels of the micro-batch * micro-batches * ranks).
 void StepProgram::enqueue_loss_weights(const TextShape& text) {
   const Stream stream = parts_.device->compute_stream();
-  const Tensor counts = layout(text, PassKind::step).whole(BatchPart::label_counts, batch_.data);
+  const Tensor counts = layout(text, PassKind::step).whole(BatchField::label_counts, batch_.data);
   if (parts_.settings.loss_normalization == LossNormalization::micro_batch) {
     parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
     return;
@@ -207,7 +207,7 @@ void StepProgram::enqueue_evaluation(const TextShape& text) {
   if (parts_.spans) parts_.spans->set_micro_batch(0);
   parts_.strategy->begin_evaluation();
   parts_.device->zero(loss_.data, loss_.bytes(), stream);
-  const Tensor count = layout(text, PassKind::evaluation).of(BatchPart::label_counts, batch_.data, 0);
+  const Tensor count = layout(text, PassKind::evaluation).of(BatchField::label_counts, batch_.data, 0);
   parts_.ops->loss_weights(count, loss_weights_.part(0, {1}), 1, stream);
   if (parts_.fp8) parts_.fp8->begin_micro_batch(*parts_.device, stream);
   parts_.model->forward_loss(step_context(), micro_batch(0, text, PassKind::evaluation));
@@ -294,7 +294,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
 
 void StepProgram::launch_evaluation(const HostBatch& batch) {
   Slot& slot = next_slot(batch, PassKind::evaluation);
-  slot.result.labels = *batch.layout.whole(BatchPart::label_counts, batch.block).as<float>();
+  slot.result.labels = *batch.layout.whole(BatchField::label_counts, batch.block).as<float>();
   run(batch, PassKind::evaluation, slot);
 }
 

@@ -36,7 +36,7 @@ using nlohmann::ordered_json;
 // user's message if the model has a chat template; else the plain text.
 std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, const TextSettings& texts,
                                 const Generation& generation) {
-  const PromptSettings settings{.vocabulary = generation.inputs().vocabulary, .ends = generation.inputs().has_source()};
+  const PromptSettings settings{.vocabulary = generation.inputs().text.vocabulary, .ends = generation.inputs().has_source()};
   const bool instruction = config.places.contains("data.prompt_style") && texts.prompt_style != PromptStyle::chat &&
                            !prompt.empty() && !generation.inputs().has_picture();
   const std::string text = instruction ? prompt_of(texts.prompt_style, prompt, "", "--prompt") : prompt;

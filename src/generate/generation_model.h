@@ -24,7 +24,7 @@ struct GenerationModel {
   InstructionReader instructions;
   GenerateSettings settings;
   /// Returns the largest number of ids of a text, prompt and answer together.
-  int64_t max_ids() const { return inputs.max_text_tokens; }
+  int64_t max_ids() const { return inputs.text.max_tokens; }
 };
 
 /// Returns the settings of a model that only generates.

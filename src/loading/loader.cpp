@@ -57,7 +57,7 @@ class PrefetchLoader final : public DataLoader {
       : loading_(loading), order_(std::move(order)),
         balances_(balances_micro_batches(loading) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
         layout_(inputs, order_->micro_batches(), loading.batch_size, text_shapes_.back()),
-        writer_(padding_id(*tokenizer, inputs.vocabulary), loading.loss_on_padding),
+        writer_(padding_id(*tokenizer, inputs.text.vocabulary), loading.loss_on_padding),
         tokenizer_(std::move(tokenizer)), instructions_(std::move(instructions)),
         dataset_(samples.dataset), texts_(samples.texts && samples.texts->has_texts() ? samples.texts : nullptr),
         total_steps_(order_->total_steps()),
@@ -266,7 +266,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   TokenizedAnswers tokenized(const Dataset::Sample& source) const {
-    return tokenize_answers(source, *tokenizer_, loading_.max_text_tokens, layout_.inputs().vocabulary, instructions_,
+    return tokenize_answers(source, *tokenizer_, loading_.max_text_tokens, layout_.inputs().text.vocabulary, instructions_,
                             layout_.inputs().decoder_start);
   }
 

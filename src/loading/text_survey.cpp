@@ -92,7 +92,7 @@ SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const D
   const int64_t size = dataset->size();
   const std::string& path = key == std::string("data.val_path") ? loading.val_path : loading.path;
   const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = loading.max_text_tokens,
-                                      .vocabulary = inputs.vocabulary, .threads = threads,
+                                      .vocabulary = inputs.text.vocabulary, .threads = threads,
                                       .skip_bad = loading.on_bad_sample == FaultAction::skip,
                                       .decoder_start = inputs.decoder_start};
   auto survey = std::make_shared<TextSurvey>(*dataset, tokenizer, settings);

@@ -21,7 +21,7 @@ EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (has_tokenizer(config.model.path)) tokenizer = load_model_tokenizer(config.model.path);
   EvaluationWork work{generate_settings(config, config.model.path, tokenizer.get(), inputs), inputs};
-  work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.max_text_tokens));
+  work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.text.max_tokens));
   work.prompts = config.evaluate.samples;
   work.batch_size = config.generate.batch_size;
   return work;
@@ -32,7 +32,7 @@ EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
 void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
                                     const Tokenizer& tokenizer) {
   if (possible_text_shapes(loading_settings(config), has_source_).size() == 1) return;  // every step has the same shape
-  captions_ = sampled_text_lengths(loading_settings(config), dataset, tokenizer, inputs.vocabulary);
+  captions_ = sampled_text_lengths(loading_settings(config), dataset, tokenizer, inputs.text.vocabulary);
   if (captions_.empty()) return;
   const auto sum = static_cast<double>(std::accumulate(captions_.begin(), captions_.end(), int64_t{0}));
   char mean[32];

@@ -55,22 +55,20 @@ class RandomBatch {
   const HostBatch& batch() const { return batch_; }
 
  private:
-  std::vector<int32_t> ids(int64_t count, int64_t vocabulary) {
-    std::vector<int32_t> drawn(static_cast<size_t>(count));
-    for (int32_t& id : drawn) id = static_cast<int32_t>(static_cast<int64_t>(random_()) % vocabulary);
+  std::vector<int32_t> ids(int64_t i, BatchStream stream) {
+    const StreamInputs& inputs = layout_.inputs().of(stream);
+    if (!inputs) return {};
+    const int64_t length = length_of(i, layout_.batch_size(), layout_.text_rows(stream));
+    std::vector<int32_t> drawn(static_cast<size_t>(std::min(length, inputs.max_tokens)));
+    for (int32_t& id : drawn) id = static_cast<int32_t>(static_cast<int64_t>(random_()) % inputs.vocabulary);
     return drawn;
   }
   TokenizedText sample(int64_t i) {
-    const ModelInputs& inputs = layout_.inputs();
-    const TextShape& shape = layout_.text();
-    const int64_t count = layout_.batch_size(), length = length_of(i, count, shape.rows(count));
     TokenizedText text;
-    text.ids = ids(length, inputs.vocabulary);
+    text.ids = ids(i, BatchStream::text);
     text.learnt.assign(text.ids.size(), 1);
-    if (inputs.instruction)
-      text.instruction = ids(std::min(length_of(i, count, layout_.instruction_text_rows()), inputs.instruction.max_tokens),
-                             inputs.instruction.vocabulary);
-    if (inputs.has_source()) text.source = ids(length_of(i, count, shape.source_rows(count)), inputs.vocabulary);
+    text.instruction = ids(i, BatchStream::instruction);
+    text.source = ids(i, BatchStream::source);
     return text;
   }
 

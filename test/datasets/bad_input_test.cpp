@@ -281,8 +281,8 @@ TEST_SUITE("data") {
     Config config;
     config.model.path = "some/model";
     ModelInputs inputs;
-    inputs.max_text_tokens = 2048;
-    inputs.vocabulary = 256;
+    inputs.text.max_tokens = 2048;
+    inputs.text.vocabulary = 256;
     CHECK(message_of([&] { check_text_inputs(loading_settings(config), inputs, testing::ByteTokenizer({255})); }).empty());
     const std::string message = message_of([&] { check_text_inputs(loading_settings(config), inputs, testing::ByteTokenizer({256})); });
     CHECK(contains(message, "some/model: the tokenizer's files put a token with id 256 around every text"));

@@ -212,9 +212,9 @@ TEST_SUITE("picture prompts") {
       own.train.accumulate_grad_batches = 1;
       HostDevice device;
       const auto tokenizer = std::make_shared<ByteTokenizer>();
-      const ModelInputs inputs = pictures ? small_pictures() : ModelInputs{.max_text_tokens = 100, .vocabulary = 256};
+      const ModelInputs inputs = pictures ? small_pictures() : ModelInputs{.text = {.vocabulary = 256, .max_tokens = 100}};
       SampleSet set{dataset, 0, nullptr};
-      if (!pictures) set = survey_samples(loading_settings(own), dataset, *tokenizer, {.vocabulary = 256}, 2, 0);
+      if (!pictures) set = survey_samples(loading_settings(own), dataset, *tokenizer, inputs, 2, 0);
       std::vector<std::unique_ptr<DataLoader>> loaders;
       for (int64_t rank = 0; rank < world; ++rank)
         loaders.push_back(make_data_loader(loading_settings(own), rank, world, inputs, {TextShape{20}}, tokenizer, set, device));
@@ -223,7 +223,7 @@ TEST_SUITE("picture prompts") {
           const HostBatch* batch = loader->next();
           REQUIRE(batch != nullptr);
           for (int64_t i = 0; i < own.train.batch_size; ++i) {
-            const int32_t* ids = part<int32_t>(*batch, BatchPart::ids) + i * batch->layout.text().tokens;
+            const int32_t* ids = part<int32_t>(*batch, BatchField::ids) + i * batch->layout.text().tokens;
             answers[std::string(1, static_cast<char>(ids[1]))] += static_cast<char>(ids[3]);  // 2, prompt, space, answer
           }
           loader->give_back(batch);
@@ -245,7 +245,7 @@ TEST_SUITE("picture prompts") {
                                                    std::make_shared<ByteTokenizer>(), {dataset}, device);
     const HostBatch* batch = validation->next();
     for (int64_t i = 0; i < 12; ++i)
-      CHECK(part<int32_t>(*batch, BatchPart::ids)[i * batch->layout.text().tokens + 3] == 'x');
+      CHECK(part<int32_t>(*batch, BatchField::ids)[i * batch->layout.text().tokens + 3] == 'x');
   }
 
   TEST_CASE("digests: other prompts, answers or weights are other data") {

@@ -14,9 +14,10 @@ using Json = nlohmann::json;
 
 namespace {
 
-const ModelInputs kDecoder{.max_text_tokens = 32, .vocabulary = 100};
-const ModelInputs kPictures{.prefix_rows = 4, .max_text_tokens = 32, .vocabulary = 100};
-const ModelInputs kEncoderDecoder{.max_text_tokens = 1 << 20, .vocabulary = 100, .decoder_start = 3};
+const ModelInputs kDecoder{.text = {.vocabulary = 100, .max_tokens = 32}};
+const ModelInputs kPictures{.text = {.vocabulary = 100, .max_tokens = 32, .first_rows = 4}};
+const ModelInputs kEncoderDecoder{.text = {.vocabulary = 100, .max_tokens = 1 << 20}, .source = {.vocabulary = 100},
+                                  .decoder_start = 3};
 
 GenerateSettings read(const Json& file, const ModelInputs& inputs = kDecoder, const std::string& given = "", Config config = {}) {
   const testing::TemporaryDirectory directory;

@@ -71,7 +71,7 @@ TEST_SUITE("bad samples") {
     std::vector<float> counts;
     batch_of(-1, [&](const HostBatch& batch) {
       CHECK(batch.bad_samples.empty());
-      const int32_t* at = part<int32_t>(batch, BatchPart::labels);
+      const int32_t* at = part<int32_t>(batch, BatchField::labels);
       labels.emplace_back(at, at + batch.layout.micro_batches() * batch.layout.labels());
     });
     batch_of(8, [&](const HostBatch& batch) {
@@ -79,7 +79,7 @@ TEST_SUITE("bad samples") {
       REQUIRE(batch.bad_samples.size() == (hit ? 1 : 0));
       if (hit) CHECK(batch.bad_samples[0].find("sample 8") != std::string::npos);
       const int64_t rows = batch.layout.labels() / batch.layout.batch_size();
-      const int32_t* at = part<int32_t>(batch, BatchPart::labels);
+      const int32_t* at = part<int32_t>(batch, BatchField::labels);
       const std::vector<int32_t>& ordinary = labels[static_cast<size_t>(batch.step)];
       int64_t count = 0;
       for (int64_t i = 0; i < static_cast<int64_t>(ordinary.size()); ++i) {
@@ -87,8 +87,8 @@ TEST_SUITE("bad samples") {
         CHECK(at[i] == (gone ? -100 : ordinary[static_cast<size_t>(i)]));
         count += at[i] != -100 && i < batch.layout.labels();
       }
-      CHECK(part<float>(batch, BatchPart::label_counts)[0] == static_cast<float>(count));
-      const uint8_t* pixels = part<uint8_t>(batch, BatchPart::pixels) + 2 * 12 * 12 * 3;
+      CHECK(part<float>(batch, BatchField::label_counts)[0] == static_cast<float>(count));
+      const uint8_t* pixels = part<uint8_t>(batch, BatchField::pixels) + 2 * 12 * 12 * 3;
       CHECK(std::all_of(pixels, pixels + 12 * 12 * 3, [](uint8_t p) { return p == 0; }) == hit);
     });
     CHECK(device.live == 0);

@@ -16,17 +16,6 @@ using testing::message_of;
 
 namespace {
 
-constexpr BatchPart kAllParts[] = {BatchPart::pixels, BatchPart::ids, BatchPart::labels, BatchPart::lengths,
-                                   BatchPart::sample_keys, BatchPart::label_counts, BatchPart::positions,
-                                   BatchPart::key_lengths, BatchPart::label_rows, BatchPart::starts,
-                                   BatchPart::padded_rows, BatchPart::instruction_ids, BatchPart::instruction_places,
-                                   BatchPart::instruction_lengths, BatchPart::instruction_key_lengths,
-                                   BatchPart::instruction_starts, BatchPart::instruction_padded_rows,
-                                   BatchPart::instruction_text_starts, BatchPart::instruction_text_padded_rows,
-                                   BatchPart::source_ids, BatchPart::source_lengths, BatchPart::source_key_lengths,
-                                   BatchPart::source_starts, BatchPart::source_padded_rows};
-static_assert(std::size(kAllParts) == kBatchParts);
-
 using Numbers = std::vector<int64_t>;
 
 /// A block with its layout; written by `writer` from `samples`.
@@ -57,14 +46,25 @@ BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t trained_f
   return made;
 }
 
-const ModelInputs kEverything{.picture_size = 5, .prefix_rows = 3, .max_text_tokens = 60, .vocabulary = 100,
-                              .positions = true, .key_lengths = true, .label_rows = true};
-const ModelInputs kTwoTexts{.prefix_rows = 2, .max_text_tokens = 60, .vocabulary = 200, .key_lengths = true,
-                            .label_rows = true, .decoder_start = 7};
-const ModelInputs kTextOnly{.max_text_tokens = 60, .vocabulary = 100};
-const ModelInputs kWithInstructions{.max_text_tokens = 60, .vocabulary = 100,
-                                    .instruction = {.vocabulary = 10, .tokenizer = "q", .prefix_rows = 2,
-                                                    .max_tokens = 4}};
+const ModelInputs kEverything{.picture_size = 5, .text = {.vocabulary = 100, .max_tokens = 60, .first_rows = 3,
+                                                          .position_axes = 1, .key_lengths = true, .label_rows = true}};
+const ModelInputs kTwoTexts{.text = {.vocabulary = 200, .max_tokens = 60, .key_lengths = true, .label_rows = true},
+                            .source = {.vocabulary = 200, .max_tokens = 60, .first_rows = 2, .key_lengths = true},
+                            .decoder_start = 7};
+const ModelInputs kTextOnly{.text = {.vocabulary = 100, .max_tokens = 60}};
+const ModelInputs kWithInstructions{.text = {.vocabulary = 100, .max_tokens = 60},
+                                    .instruction = {.vocabulary = 10, .max_tokens = 4, .first_rows = 2, .position_axes = 1,
+                                                    .key_lengths = true, .splits_text = true, .tokenizer = "q"}};
+
+/// The number of fields of all streams that a model reads.
+size_t parts_of(const ModelInputs& inputs, bool packed) {
+  size_t parts = inputs.has_picture() ? 3 : 2;  // keys, counts
+  for (const StreamInputs& stream : {inputs.text, inputs.source, inputs.instruction})
+    if (stream)
+      parts += 2 + (stream.position_axes > 0) + stream.key_lengths + stream.label_rows + (packed ? 2 : 0) +
+               (packed && stream.splits_text ? 2 : 0);
+  return parts + 1;                             // labels
+}
 
 /// "<" and ">" around every text, a word's letters as ids.
 class LetterTokenizer final : public Tokenizer {
@@ -93,28 +93,15 @@ TEST_SUITE("batch") {
         const BatchLayout layout(inputs, 2, 3, text);
         std::vector<char> memory(static_cast<size_t>(layout.bytes()));
         int64_t end = 0;
-        for (const BatchPart part : kAllParts) {
-          const bool is_there = part == BatchPart::pixels                                       ? inputs.has_picture()
-                             : part == BatchPart::positions                                     ? inputs.positions
-                             : part == BatchPart::key_lengths                                   ? inputs.key_lengths
-                             : part == BatchPart::label_rows                                    ? inputs.label_rows
-                             : part == BatchPart::starts || part == BatchPart::padded_rows ? text.packed()
-                             : part == BatchPart::source_starts || part == BatchPart::source_padded_rows
-                                 ? inputs.has_source() && text.packed()
-                             : part >= BatchPart::source_ids         ? inputs.has_source()
-                             : part >= BatchPart::instruction_starts ? inputs.instruction && text.packed()
-                             : part >= BatchPart::instruction_ids    ? static_cast<bool>(inputs.instruction)
-                                                                     : true;
-          const Tensor tensor = layout.whole(part, memory.data());
-          CHECK(static_cast<bool>(tensor) == is_there);
-          CHECK(static_cast<bool>(layout.of(part, memory.data(), 1)) == is_there);
-          if (!is_there) continue;
+        for (const BatchPart part : layout.parts()) {
+          const Tensor tensor = layout.whole(part, memory.data()), second = layout.of(part, memory.data(), 1);
           const int64_t begin = tensor.as<char>() - memory.data();
           CHECK(begin == (end + 255) / 256 * 256);
           end = begin + tensor.bytes();
-          const Tensor second = layout.of(part, memory.data(), 1);
           CHECK(second.as<char>() - tensor.as<char>() == second.bytes());
         }
+        CHECK(layout.parts().size() == parts_of(inputs, text.packed()));
+        CHECK_FALSE(layout.whole({BatchField::labels, BatchStream::source}, memory.data()));
         CHECK(layout.bytes() == (end + 255) / 256 * 256);
       }
     CHECK(BatchLayout(kTextOnly, 1, 1, {8}).bytes() == 5 * 256);
@@ -133,20 +120,20 @@ TEST_SUITE("batch") {
     first.text.instruction = {5, 6, 7, 8};
     second.text.instruction = {9};
     Written packed({kWithInstructions, 1, 2, {5, 7}}, {1, false}, {first, second});
-    CHECK(packed(BatchPart::instruction_ids) == Numbers{5, 6, 7, 8, 0, 9, 0, 0, 0, 0});
-    CHECK(packed(BatchPart::instruction_places) == Numbers{0, 1, 2, 3, 3, 0, 1, 2, 3, 3});
-    CHECK(packed(BatchPart::instruction_lengths) == Numbers{4, 1});
-    CHECK(packed(BatchPart::instruction_key_lengths) == Numbers{6, 3});
-    CHECK(packed(BatchPart::instruction_starts) == Numbers{0, 7, 11});
-    CHECK(packed(BatchPart::instruction_padded_rows) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
-    CHECK(packed(BatchPart::instruction_text_starts) == Numbers{0, 5, 7});
-    CHECK(packed(BatchPart::instruction_text_padded_rows) == Numbers{0, 1, 2, 3, 4, 5, 6});
-    CHECK(packed(BatchPart::starts) == Numbers{0, 3, 7});
-    const InstructionBatch batch = packed.layout.micro_batch(packed.memory.data(), 0).instruction;
+    CHECK(packed(BatchPart(BatchField::ids, BatchStream::instruction)) == Numbers{5, 6, 7, 8, 0, 9, 0, 0, 0, 0});
+    CHECK(packed(BatchPart(BatchField::positions, BatchStream::instruction)) == Numbers{0, 1, 2, 3, 3, 0, 1});
+    CHECK(packed(BatchPart(BatchField::lengths, BatchStream::instruction)) == Numbers{4, 1});
+    CHECK(packed(BatchPart(BatchField::key_lengths, BatchStream::instruction)) == Numbers{6, 3});
+    CHECK(packed(BatchPart(BatchField::starts, BatchStream::instruction)) == Numbers{0, 7, 11});
+    CHECK(packed(BatchPart(BatchField::padded_rows, BatchStream::instruction)) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+    CHECK(packed(BatchPart(BatchField::text_starts, BatchStream::instruction)) == Numbers{0, 5, 7});
+    CHECK(packed(BatchPart(BatchField::text_padded_rows, BatchStream::instruction)) == Numbers{0, 1, 2, 3, 4, 5, 6});
+    CHECK(packed(BatchField::starts) == Numbers{0, 3, 7});
+    const StreamRows batch = packed.layout.micro_batch(packed.memory.data(), 0).instruction;
     CHECK(batch.max_rows == 7);
     CHECK(batch.rows == 11);
     Written padded({kWithInstructions, 1, 2, {5}}, {1, false}, {first, second});
-    CHECK(padded(BatchPart::instruction_key_lengths) == Numbers{6, 3});
+    CHECK(padded(BatchPart(BatchField::key_lengths, BatchStream::instruction)) == Numbers{6, 3});
     CHECK(padded.layout.micro_batch(padded.memory.data(), 0).instruction.rows == 14);
     first.text.instruction.resize(6, 1);
     CHECK_THROWS_WITH_AS(Written({kWithInstructions, 1, 2, {5, 7}}, {1, false}, {first, second}),
@@ -163,15 +150,15 @@ TEST_SUITE("batch") {
     second.text.instruction = {9};
     const std::vector<BatchSample> samples = {first, second};
     Written packed({inputs, 1, 2, {3, 5, 4, 6}}, {1, false}, samples);
-    CHECK(packed(BatchPart::starts) == Numbers{0, 3, 5});
-    CHECK(packed(BatchPart::source_starts) == Numbers{0, 5, 10});  // the first one took a row of padding
-    CHECK(packed(BatchPart::instruction_ids) == Numbers{5, 6, 7, 8, 9, 0, 0, 0});
-    CHECK(packed(BatchPart::instruction_text_starts) == Numbers{0, 4, 6});
-    CHECK(packed(BatchPart::instruction_starts) == Numbers{0, 6, 10});
+    CHECK(packed(BatchField::starts) == Numbers{0, 3, 5});
+    CHECK(packed(BatchPart(BatchField::starts, BatchStream::source)) == Numbers{0, 5, 10});  // the first one took a row of padding
+    CHECK(packed(BatchPart(BatchField::ids, BatchStream::instruction)) == Numbers{5, 6, 7, 8, 9, 0, 0, 0});
+    CHECK(packed(BatchPart(BatchField::text_starts, BatchStream::instruction)) == Numbers{0, 4, 6});
+    CHECK(packed(BatchPart(BatchField::starts, BatchStream::instruction)) == Numbers{0, 6, 10});
     CHECK(packed.layout.micro_batch(packed.memory.data(), 0).instruction.rows == 10);
     Written padded({inputs, 1, 2, {3, 0, 4, 0}}, {1, false}, samples);
     CHECK(padded.layout.micro_batch(padded.memory.data(), 0).instruction.max_rows == 6);
-    CHECK(padded(BatchPart::instruction_key_lengths) == Numbers{6, 3});
+    CHECK(padded(BatchPart(BatchField::key_lengths, BatchStream::instruction)) == Numbers{6, 3});
     // And the source of a step's shape holds it: 4 + 1 rows of instructions, 2 + 3 of sources; the text's need not.
     const std::vector<TextShape> shapes = {{8, 5, 8, 4}, {8, 5, 8, 5}, {8, 16, 8, 16}};
     CHECK(smallest_shape(shapes, samples, 2) == shapes[1]);
@@ -182,58 +169,58 @@ TEST_SUITE("batch") {
   TEST_CASE("writer: padded rows") {
     Written block({kEverything, 2, 2, {4}}, {1, false},
                   {sample(4, 10, 100), sample(2, 20, 101), sample(0, 30, 102), sample(1, 40, 103)});
-    CHECK(block(BatchPart::ids) == Numbers{10, 11, 12, 13, 20, 21, 1, 1});
-    CHECK(block(BatchPart::ids, 1) == Numbers{1, 1, 1, 1, 40, 1, 1, 1});
-    CHECK(block(BatchPart::labels) == Numbers{11, 12, 13, 21, -100, -100});
-    CHECK(block(BatchPart::labels, 1) == Numbers(6, -100));
-    CHECK(block(BatchPart::label_counts) == Numbers{4});
-    CHECK(block(BatchPart::label_counts, 1) == Numbers{0});
-    CHECK(block(BatchPart::lengths) == Numbers{4, 2});
-    CHECK(block(BatchPart::key_lengths, 1) == Numbers{3, 4});
-    CHECK(block(BatchPart::sample_keys, 1) == Numbers{102, 103});
-    CHECK(block(BatchPart::positions) == Numbers{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6});
+    CHECK(block(BatchField::ids) == Numbers{10, 11, 12, 13, 20, 21, 1, 1});
+    CHECK(block(BatchField::ids, 1) == Numbers{1, 1, 1, 1, 40, 1, 1, 1});
+    CHECK(block(BatchField::labels) == Numbers{11, 12, 13, 21, -100, -100});
+    CHECK(block(BatchField::labels, 1) == Numbers(6, -100));
+    CHECK(block(BatchField::label_counts) == Numbers{4});
+    CHECK(block(BatchField::label_counts, 1) == Numbers{0});
+    CHECK(block(BatchField::lengths) == Numbers{4, 2});
+    CHECK(block(BatchField::key_lengths, 1) == Numbers{3, 4});
+    CHECK(block(BatchField::sample_keys, 1) == Numbers{102, 103});
+    CHECK(block(BatchField::positions) == Numbers{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6});
     const MicroBatch batch = block.layout.micro_batch(block.memory.data(), 1);
     CHECK(batch.samples == 2);
-    CHECK(batch.max_rows == 7);
-    CHECK(batch.rows == 14);
+    CHECK(batch.text.max_rows == 7);
+    CHECK(batch.text.rows == 14);
     CHECK(batch.pixels.shape == Shape{2, 5, 5, 3});
-    CHECK(batch.ids.shape == Shape{2, 4});
-    CHECK_FALSE(batch.packing);
+    CHECK(batch.text.ids.shape == Shape{2, 4});
+    CHECK_FALSE(batch.text.packing);
   }
 
   TEST_CASE("writer: packed rows, padding goes to the first samples") {
     Written block({kEverything, 1, 3, {4, 9}}, {1, false}, {sample(2, 10, 0), sample(0, 0, 1), sample(3, 30, 2)});
-    CHECK(block(BatchPart::starts) == Numbers{0, 7, 12, 18});  // 3 + 4, 3 + 2, 3 + 3 rows
-    CHECK(block(BatchPart::padded_rows) ==
+    CHECK(block(BatchField::starts) == Numbers{0, 7, 12, 18});  // 3 + 4, 3 + 2, 3 + 3 rows
+    CHECK(block(BatchField::padded_rows) ==
           Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19});
-    CHECK(block(BatchPart::positions) == Numbers{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5});
-    CHECK(block(BatchPart::labels) == Numbers{11, -100, -100, -100, 31, 32});
-    CHECK(block(BatchPart::label_counts) == Numbers{3});
-    CHECK(block(BatchPart::key_lengths) == Numbers{5, 3, 6});
-    CHECK(block(BatchPart::label_rows) == Numbers{3, 4, 5, 10, 17, 18});
+    CHECK(block(BatchField::positions) == Numbers{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5});
+    CHECK(block(BatchField::labels) == Numbers{11, -100, -100, -100, 31, 32});
+    CHECK(block(BatchField::label_counts) == Numbers{3});
+    CHECK(block(BatchField::key_lengths) == Numbers{5, 3, 6});
+    CHECK(block(BatchField::label_rows) == Numbers{3, 4, 5, 10, 17, 18});
   }
 
   TEST_CASE("writer: nothing before the text, no pictures") {
     Written block({kTextOnly, 1, 2, {4, 5}}, {1, false}, {sample(2, 10, 0), sample(3, 30, 2)});
-    CHECK(block(BatchPart::starts) == Numbers{0, 2, 5});
-    CHECK(block(BatchPart::padded_rows) == Numbers{0, 1, 4, 5, 6});
-    CHECK(block(BatchPart::labels) == Numbers{11, 31, 32});
+    CHECK(block(BatchField::starts) == Numbers{0, 2, 5});
+    CHECK(block(BatchField::padded_rows) == Numbers{0, 1, 4, 5, 6});
+    CHECK(block(BatchField::labels) == Numbers{11, 31, 32});
   }
 
   TEST_CASE("writer: ids that are no labels are seen and not predicted") {
     Written block({kTextOnly, 1, 2, {5}}, {1, false}, {sample(5, 10, 0, 3), sample(3, 30, 1, 9)});
-    CHECK(block(BatchPart::ids) == Numbers{10, 11, 12, 13, 14, 30, 31, 32, 1, 1});
-    CHECK(block(BatchPart::labels) == Numbers{-100, -100, 13, 14, -100, -100, -100, -100});
-    CHECK(block(BatchPart::label_counts) == Numbers{2});
+    CHECK(block(BatchField::ids) == Numbers{10, 11, 12, 13, 14, 30, 31, 32, 1, 1});
+    CHECK(block(BatchField::labels) == Numbers{-100, -100, 13, 14, -100, -100, -100, -100});
+    CHECK(block(BatchField::label_counts) == Numbers{2});
   }
 
   TEST_CASE("writer: padding that is trained ends with the longest text of the micro-batch") {
     Written block({kTextOnly, 2, 2, {5}}, {1, true},
                   {sample(2, 10, 0), sample(4, 20, 1), sample(3, 30, 2), sample(0, 0, 3)});
-    CHECK(block(BatchPart::labels) == Numbers{11, 1, 1, -100, 21, 22, 23, -100});
-    CHECK(block(BatchPart::labels, 1) == Numbers{31, 32, -100, -100, 1, 1, -100, -100});
-    CHECK(block(BatchPart::label_counts) == Numbers{6});
-    CHECK(block(BatchPart::label_counts, 1) == Numbers{4});
+    CHECK(block(BatchField::labels) == Numbers{11, 1, 1, -100, 21, 22, 23, -100});
+    CHECK(block(BatchField::labels, 1) == Numbers{31, 32, -100, -100, 1, 1, -100, -100});
+    CHECK(block(BatchField::label_counts) == Numbers{6});
+    CHECK(block(BatchField::label_counts, 1) == Numbers{4});
   }
 
   TEST_CASE("writer: samples that do not fit are an error") {
@@ -275,20 +262,20 @@ TEST_SUITE("batch") {
     const Written padded({kTwoTexts, 1, 2, {5, 0, 4, 0}}, writer, samples);
     const Written packed({kTwoTexts, 1, 2, {5, 7, 4, 5}}, writer, samples);
     for (Written written : {padded, packed}) {
-      CHECK(written(BatchPart::source_ids) == Numbers{31, 32, 33, 9, 41, 9, 9, 9});
-      CHECK(written(BatchPart::source_lengths) == Numbers{3, 1});
-      CHECK(written(BatchPart::source_key_lengths) == Numbers{5, 3});
-      CHECK(written(BatchPart::key_lengths) == Numbers{2, 4});  // before the decoder's text stands nothing
+      CHECK(written(BatchPart(BatchField::ids, BatchStream::source)) == Numbers{31, 32, 33, 9, 41, 9, 9, 9});
+      CHECK(written(BatchPart(BatchField::lengths, BatchStream::source)) == Numbers{3, 1});
+      CHECK(written(BatchPart(BatchField::key_lengths, BatchStream::source)) == Numbers{5, 3});
+      CHECK(written(BatchField::key_lengths) == Numbers{2, 4});  // before the decoder's text stands nothing
     }
     Written rows = packed;
-    CHECK(rows(BatchPart::source_starts) == Numbers{0, 6, 9});  // the first sample took a row of padding
-    CHECK(rows(BatchPart::source_padded_rows) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8});
-    CHECK(rows(BatchPart::starts) == Numbers{0, 3, 7});
-    CHECK(rows(BatchPart::labels) == Numbers{11, -100, 21, 22, 23});
-    CHECK(rows(BatchPart::label_rows) == Numbers{0, 1, 5, 6, 7});
+    CHECK(rows(BatchPart(BatchField::starts, BatchStream::source)) == Numbers{0, 6, 9});  // the first sample took a row of padding
+    CHECK(rows(BatchPart(BatchField::padded_rows, BatchStream::source)) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8});
+    CHECK(rows(BatchField::starts) == Numbers{0, 3, 7});
+    CHECK(rows(BatchField::labels) == Numbers{11, -100, 21, 22, 23});
+    CHECK(rows(BatchField::label_rows) == Numbers{0, 1, 5, 6, 7});
     const MicroBatch batch = rows.layout.micro_batch(rows.memory.data(), 0);
-    CHECK(batch.max_rows == 5);
-    CHECK(batch.rows == 7);
+    CHECK(batch.text.max_rows == 5);
+    CHECK(batch.text.rows == 7);
     CHECK(batch.source.max_rows == 6);
     CHECK(batch.source.rows == 9);
   }
@@ -416,13 +403,13 @@ TEST_SUITE("batch") {
     config.data.max_text_tokens = 10;
     ModelInputs small = kTextOnly;
     LetterTokenizer padded;
-    padded.pad = small.vocabulary = 70;
+    padded.pad = small.text.vocabulary = 70;
     check_text_inputs(loading_settings(config), small, padded);         // nothing reads padding
     config.train.loss_on_padding = true;
     message = message_of([&] { check_text_inputs(loading_settings(config), small, padded); });
     for (const char* part : {"run.yaml: train.loss_on_padding", "has id 70", "has 70 ids"})
       CHECK_MESSAGE(message.find(part) != std::string::npos, message);
-    small.vocabulary = 71;
+    small.text.vocabulary = 71;
     check_text_inputs(loading_settings(config), small, padded);
   }
 }

@@ -101,7 +101,7 @@ inline Config small_config() {
   return config;
 }
 
-inline ModelInputs small_pictures() { return {.picture_size = 12, .max_text_tokens = 100, .vocabulary = 256}; }
+inline ModelInputs small_pictures() { return {.picture_size = 12, .text = {.vocabulary = 256, .max_tokens = 100}}; }
 
 template <class T>
 const T* part(const HostBatch& batch, BatchPart which) {

@@ -48,7 +48,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       longest = std::max(longest, captions[m * layout.batch_size() + b].size());
     float count = 0;
     const int64_t tokens = layout.text().tokens, first = m * layout.batch_size();
-    const int32_t* labels = part<int32_t>(batch, BatchPart::labels) + m * layout.labels();
+    const int32_t* labels = part<int32_t>(batch, BatchField::labels) + m * layout.labels();
     int64_t text_rows = 0;
     for (int64_t i = first; i < first + layout.batch_size(); ++i) {
       CAPTURE(i);
@@ -56,14 +56,14 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       const int64_t length = static_cast<int64_t>(caption.size());
       used += length;
       without_target += length == 1;
-      CHECK(part<int32_t>(batch, BatchPart::lengths)[i] == length);
-      CHECK(part<int64_t>(batch, BatchPart::sample_keys)[i] == slots[i].key);
-      const int32_t* start = layout.text().packed() ? part<int32_t>(batch, BatchPart::starts) + i + m : nullptr;
+      CHECK(part<int32_t>(batch, BatchField::lengths)[i] == length);
+      CHECK(part<int64_t>(batch, BatchField::sample_keys)[i] == slots[i].key);
+      const int32_t* start = layout.text().packed() ? part<int32_t>(batch, BatchField::starts) + i + m : nullptr;
       const int64_t rows = start ? start[1] - start[0] : tokens;  // of the text: nothing is before it here
       CHECK((rows >= length && rows <= tokens));
       text_rows += rows;
       for (int64_t t = 0; t < tokens; ++t)
-        CHECK(part<int32_t>(batch, BatchPart::ids)[i * tokens + t] == (t < length ? caption[t] : 1));
+        CHECK(part<int32_t>(batch, BatchField::ids)[i * tokens + t] == (t < length ? caption[t] : 1));
       for (int64_t t = 0; t + 1 < rows; ++t) {
         int32_t label = -100;
         if (t + 1 < length) label = caption[t + 1];
@@ -74,10 +74,10 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       const auto encoded = dataset.read(slots[i].sample);
       const Image decoded = decode_image(encoded.picture->data(), encoded.picture->size(), "x");
       const Image expected = resize_bicubic(decoded, size, size);
-      const uint8_t* pixels = part<uint8_t>(batch, BatchPart::pixels) + i * size * size * 3;
+      const uint8_t* pixels = part<uint8_t>(batch, BatchField::pixels) + i * size * size * 3;
       CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
     }
-    CHECK(part<float>(batch, BatchPart::label_counts)[m] == count);
+    CHECK(part<float>(batch, BatchField::label_counts)[m] == count);
     if (layout.text().packed()) CHECK(text_rows == layout.text().packed_rows);
   }
   CHECK(batch.text_tokens_used == used);
@@ -109,7 +109,7 @@ TEST_SUITE("loader") {
       const std::vector<Sampler::Slot> sampled = sampler.slots(batch->step);
       std::vector<Sampler::Slot> slots;        // in the order of the batch
       for (size_t i = 0; i < sampled.size(); ++i) {
-        const int64_t key = part<int64_t>(*batch, BatchPart::sample_keys)[i];
+        const int64_t key = part<int64_t>(*batch, BatchField::sample_keys)[i];
         const auto found =
             std::find_if(sampled.begin(), sampled.end(), [&](const auto& slot) { return slot.key == key; });
         REQUIRE(found != sampled.end());
@@ -118,7 +118,7 @@ TEST_SUITE("loader") {
       check_batch(*batch, slots, *dataset, config);
       int64_t most = 0, all = 0;
       for (int64_t m = 0; m < 3; ++m) {
-        const int32_t* lengths = part<int32_t>(*batch, BatchPart::lengths) + m * 4;
+        const int32_t* lengths = part<int32_t>(*batch, BatchField::lengths) + m * 4;
         const int64_t sum = std::accumulate(lengths, lengths + 4, int64_t{0});
         most = std::max(most, sum);
         all += sum;
@@ -190,7 +190,7 @@ TEST_SUITE("loader") {
         const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
                                            {turn, transparency == std::string("white")});
         const Image expected = resize_bicubic(decoded, 12, 12);
-        const uint8_t* pixels = part<uint8_t>(*loader->next(), BatchPart::pixels);
+        const uint8_t* pixels = part<uint8_t>(*loader->next(), BatchField::pixels);
         results.push_back(expected.rgb);
         CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
       }
@@ -324,7 +324,7 @@ TEST_SUITE("loader") {
     for (const int64_t epochs : {1, 6}) {  // one epoch decodes each photo; five more only copy
       config.train.max_epochs = epochs;
       const auto start = std::chrono::steady_clock::now();
-      const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 224, .vocabulary = 256},
+      const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 224, .text = {.vocabulary = 256}},
                                            possible_text_shapes(loading_settings(config)), std::make_shared<ByteTokenizer>(),
                                            {open_dataset(path, DatasetFormat::automatic)}, device);
       int64_t samples = 0;

@@ -67,10 +67,10 @@ Config text_config() {
   return config;
 }
 
-const ModelInputs kText{.max_text_tokens = 100, .vocabulary = 128};
+const ModelInputs kText{.text = {.vocabulary = 128, .max_tokens = 100}};
 
 SampleSet survey(const Config& config, const std::shared_ptr<const Dataset>& dataset, int64_t threads = 2) {
-  return survey_samples(loading_settings(config), dataset, kTokenizer, {.vocabulary = 128}, threads, config.data.num_train_samples);
+  return survey_samples(loading_settings(config), dataset, kTokenizer, kText, threads, config.data.num_train_samples);
 }
 
 int64_t padded_sum(const std::map<int64_t, int64_t>& counts, const std::vector<int64_t>& sizes) {
@@ -214,7 +214,7 @@ TEST_SUITE("text survey") {
             ++steps;
             CHECK(batch->texts_without_target == 0);
             CHECK(batch->text_tokens_used == other->text_tokens_used);
-            for (const BatchPart part : {BatchPart::lengths, BatchPart::label_counts, BatchPart::sample_keys}) {
+            for (const BatchPart part : {BatchField::lengths, BatchField::label_counts, BatchField::sample_keys}) {
               const Tensor a = batch->layout.whole(part, batch->block), b = other->layout.whole(part, other->block);
               CHECK(!std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())));
             }

@@ -58,7 +58,7 @@ std::vector<int64_t> alone(int64_t samples) {
   return groups;
 }
 
-const ModelInputs kText{.max_text_tokens = 100, .vocabulary = 128};
+const ModelInputs kText{.text = {.vocabulary = 128, .max_tokens = 100}};
 
 }  // namespace
 
@@ -186,14 +186,14 @@ TEST_SUITE("validation") {
               REQUIRE(batch);
               CHECK(batch->layout.micro_batches() == 1);
               CHECK(batch->texts_without_target == 0);
-              const int64_t* keys = batch->layout.whole(BatchPart::sample_keys, batch->block).as<int64_t>();
-              const int32_t* lengths = batch->layout.whole(BatchPart::lengths, batch->block).as<int32_t>();
+              const int64_t* keys = batch->layout.whole(BatchField::sample_keys, batch->block).as<int64_t>();
+              const int32_t* lengths = batch->layout.whole(BatchField::lengths, batch->block).as<int32_t>();
               int64_t learnt = 0;
               for (int64_t i = 0; i < 4; ++i) {
                 CHECK(lengths[i] == (keys[i] < 26 ? 2 + keys[i] % 9 : 0));
                 if (keys[i] < 26) ++seen[keys[i]], learnt += lengths[i] - 1;
               }
-              const float count = *batch->layout.whole(BatchPart::label_counts, batch->block).as<float>();
+              const float count = *batch->layout.whole(BatchField::label_counts, batch->block).as<float>();
               if (!loss_on_padding) CHECK(count == static_cast<float>(learnt));
               labels += count;
               loader->give_back(batch);
@@ -225,7 +225,7 @@ TEST_SUITE("validation") {
     const auto device = make_cpu_device(1);
     Config config = validation_config();
     const auto survey = [&](int64_t size) {
-      return survey_samples(loading_settings(config), std::make_shared<Words>(size), ByteTokenizer(), {.vocabulary = 128}, 1, 0);
+      return survey_samples(loading_settings(config), std::make_shared<Words>(size), ByteTokenizer(), kText, 1, 0);
     };
     const SampleSet training = survey(36), validation = survey(26);
     for (const int64_t world : {1, 3}) {

@@ -140,7 +140,7 @@ class Trainer {
     batch.block = device->allocate_host(batch.layout.bytes());
     if (model->inputs().has_picture()) {
       const std::vector<uint8_t> pixels = golden.raw<uint8_t>("pixels");
-      REQUIRE(static_cast<int64_t>(pixels.size()) == batch.layout.whole(BatchPart::pixels, batch.block).bytes());
+      REQUIRE(static_cast<int64_t>(pixels.size()) == batch.layout.whole(BatchField::pixels, batch.block).bytes());
       std::copy(pixels.begin(), pixels.end(), BatchWriter::pixels(batch.layout, batch.block, 0));
     }
     BatchWriter(golden.about["pad_token_id"], loss_on_padding).write(batch.layout, samples, batch.block);
@@ -188,11 +188,11 @@ class Trainer {
   /// Against `golden` [B, T - 1]; of packed samples those of their own rows.
   void check_labels(const std::vector<int32_t>& golden, const std::vector<int32_t>& lengths) const {
     const BatchLayout& layout = batch.layout;
-    const Tensor starts = layout.of(BatchPart::starts, batch.block, 0);
-    const int32_t* label = layout.of(BatchPart::labels, batch.block, 0).as<int32_t>();
+    const Tensor starts = layout.of(BatchField::starts, batch.block, 0);
+    const int32_t* label = layout.of(BatchField::labels, batch.block, 0).as<int32_t>();
     int64_t wrong = 0;
     for (int64_t b = 0; b < layout.batch_size(); ++b) {
-      const int64_t rows = starts ? starts.as<int32_t>()[b + 1] - starts.as<int32_t>()[b] - layout.inputs().text_prefix()
+      const int64_t rows = starts ? starts.as<int32_t>()[b + 1] - starts.as<int32_t>()[b] - layout.inputs().text.first_rows
                                   : layout.text().tokens;
       REQUIRE(rows >= lengths[static_cast<size_t>(b)]);
       for (int64_t t = 0; t + 1 < rows; ++t)

@@ -40,7 +40,7 @@ constexpr float kRigLossWeight = 0.125f;
 
 inline std::vector<char> make_block(const BatchLayout& layout) {
   std::vector<char> block(static_cast<size_t>(layout.bytes()));
-  const Tensor pixels = layout.whole(BatchPart::pixels, block.data());
+  const Tensor pixels = layout.whole(BatchField::pixels, block.data());
   for (int64_t i = 0; i < (pixels ? pixels.numel() : 0); ++i)
     pixels.as<uint8_t>()[i] = static_cast<uint8_t>(philox({static_cast<uint32_t>(i), 0, 0, 0}, 3, 1).x);
   BatchWriter(1, false).write(layout, rig_samples(layout.inputs()), block.data());

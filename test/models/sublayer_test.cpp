@@ -62,7 +62,7 @@ class PlacedModel : public Model {
     language_.head.add_output(embeddings, "", "head", kHidden, kVocabulary, 0.2f);
   }
   std::string description() const override { return "norms in all places, for tests"; }
-  ModelInputs inputs() const override { return {.max_text_tokens = 40, .vocabulary = kVocabulary}; }
+  ModelInputs inputs() const override { return {.text = {.vocabulary = kVocabulary, .max_tokens = 40}}; }
   double unit_flops(const Unit&, Phase, int64_t, const TextRows&) const override { return 0; }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override {
@@ -70,23 +70,23 @@ class PlacedModel : public Model {
     Tensor memory = encode(context, batch, true);
     if (memory) gradient.sum = take(context, "gradients", compute_, memory.shape);
     const LayerCall decoder = call(batch, memory, &gradient);
-    Tensor x = language_.layers.forward(context, decoder, language_.embedding.forward(context, batch, compute_, {}), true);
-    Tensor dx = language_.head.forward_backward(context, x, predicting(batch), batch);
+    Tensor x = language_.layers.forward(context, decoder, language_.embedding.forward(context, batch.text, compute_, {}), true);
+    Tensor dx = language_.head.forward_backward(context, x, batch);
     dx = language_.layers.backward(context, decoder, dx);
-    language_.embedding.backward(context, batch, dx, false);
+    language_.embedding.backward(context, batch.text, dx, false);
     give(context, memory);
     if (!gradient.sum) return;
     CHECK(gradient.started);
-    encoder_embedding_.backward(context, batch, encoder_.backward(context, call(batch, {}, nullptr), gradient.sum), false);
+    encoder_embedding_.backward(context, batch.text, encoder_.backward(context, call(batch, {}, nullptr), gradient.sum), false);
   }
   void forward_loss(const StepContext& context, const MicroBatch& batch) override {
     StepContext evaluation = context;
     evaluation.training = false;
     Tensor memory = encode(evaluation, batch, false);
-    Tensor x = language_.embedding.forward(evaluation, batch, compute_, {});
+    Tensor x = language_.embedding.forward(evaluation, batch.text, compute_, {});
     x = language_.layers.forward(evaluation, call(batch, memory, nullptr), x, false);
     give(context, memory);
-    language_.head.forward_loss(evaluation, x, predicting(batch), batch);
+    language_.head.forward_loss(evaluation, x, batch);
   }
 
  private:
@@ -120,15 +120,12 @@ class PlacedModel : public Model {
     return layer;
   }
   LayerCall call(const MicroBatch& batch, const Tensor& memory, MemoryGradient* gradient) const {
-    return {.batch = batch.samples, .tokens = batch.max_rows, .sample_keys = batch.sample_keys, .memory = memory,
-            .memory_tokens = batch.max_rows, .memory_gradient = gradient};
-  }
-  RowBlocks predicting(const MicroBatch& batch) const {
-    return {.block_rows = batch.max_rows, .count = batch.max_rows - 1};
+    return {.batch = batch.samples, .tokens = batch.text.max_rows, .sample_keys = batch.sample_keys, .memory = memory,
+            .memory_tokens = batch.text.max_rows, .memory_gradient = gradient};
   }
   Tensor encode(const StepContext& context, const MicroBatch& batch, bool save) {
     if (!design_.encoder) return {};
-    const Tensor x = encoder_embedding_.forward(context, batch, compute_, {});
+    const Tensor x = encoder_embedding_.forward(context, batch.text, compute_, {});
     return encoder_.forward(context, call(batch, {}, nullptr), x, save);
   }
 

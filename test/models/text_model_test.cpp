@@ -169,7 +169,7 @@ TEST_SUITE("text model") {
   TEST_CASE("a model that reads pictures refuses samples without one, by name") {
     const auto device = make_cpu_device(1);
     const Config config = text_config("packed");
-    const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 8, .vocabulary = 128},
+    const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 8, .text = {.vocabulary = 128}},
                                          possible_text_shapes(loading_settings(config)), ends_with_three(),
                                          {std::make_shared<Questions>()}, *device);
     const std::string message = testing::message_of([&] { loader->next(); });

@@ -39,7 +39,7 @@ class SandwichModel : public TextOnlyModel<LanguageModel> {
 
   std::string description() const override { return "sandwich norms, for tests"; }
   ModelInputs inputs() const override {
-    return {.max_text_tokens = sizes_.positions, .vocabulary = sizes_.vocabulary, .key_lengths = true};
+    return {.text = {.vocabulary = sizes_.vocabulary, .max_tokens = sizes_.positions, .key_lengths = true}};
   }
 
  private:

@@ -35,7 +35,7 @@ class TextModel : public TextOnlyModel<LanguageModel> {
 
   std::string description() const override { return "a text-only model for tests"; }
   ModelInputs inputs() const override {
-    return {.max_text_tokens = sizes_.positions, .vocabulary = sizes_.vocabulary};
+    return {.text = {.vocabulary = sizes_.vocabulary, .max_tokens = sizes_.positions}};
   }
   double unit_flops(const Unit&, Phase, int64_t, const TextRows&) const override { return 0; }
 

@@ -37,8 +37,10 @@ class ToyEncoderDecoder : public TextOnlyModel<EncoderDecoder> {
 
   std::string description() const override { return "a toy encoder-decoder, for tests"; }
   ModelInputs inputs() const override {
-    return {.max_text_tokens = 40, .vocabulary = kVocabulary, .key_lengths = true, .label_rows = p_ > 0,
-            .decoder_start = 1};
+    const StreamInputs source{.vocabulary = kVocabulary, .max_tokens = 40, .key_lengths = true};
+    ModelInputs inputs{.text = source, .source = source, .decoder_start = 1};
+    inputs.text.label_rows = p_ > 0;
+    return inputs;
   }
 
  private:

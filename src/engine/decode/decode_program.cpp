@@ -43,7 +43,7 @@ const char* DecodeProgram::pass_name(Pass pass) {
 
 void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   const int64_t s = settings_.slots, l = settings_.max_ids, g = settings_.prompts, b = settings_.beams;
-  const int64_t v = inputs_.vocabulary, rows = layout_.rows(), c = places();
+  const int64_t v = inputs_.text.vocabulary, rows = layout_.rows(), c = places();
   const auto i32 = [&](const Shape& shape) { return data.add(DType::i32, shape); };
   state.batch = data.add(DType::u8, {layout_.bytes()});
   state.row_slots = i32({rows});
@@ -52,8 +52,8 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   state.prompt_slots = i32({g});
   state.prompt_limits = i32({g});
   if (inputs_.has_source()) {
-    state.memory_slots = i32({layout_.source_rows()});
-    state.memory_places = i32({layout_.source_rows()});
+    state.memory_slots = i32({layout_.rows(BatchStream::source)});
+    state.memory_places = i32({layout_.rows(BatchStream::source)});
   }
   state.prompt_bytes = data.bytes();
   state.decode = {.ids = i32({s, l}), .lengths = i32({s}), .prompt_lengths = i32({s}), .limits = i32({s}),
@@ -204,14 +204,14 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   const MicroBatch batch = layout_.micro_batch(block, 0);
   std::fill_n(host.row_slots.as<int32_t>(), host.row_slots.numel(), -1);
   std::fill_n(host.row_places.as<int32_t>(), host.row_places.numel(), -1);
-  const int32_t* starts = batch.packing.starts.as<const int32_t>();
+  const int32_t* starts = batch.text.packing.starts.as<const int32_t>();
   for (size_t i = 0; i < samples.size(); ++i) {
     const int32_t start = starts[i];
     host.last_rows.as<int32_t>()[i] = start;
     host.prompt_slots.as<int32_t>()[i] = -1;
     host.prompt_limits.as<int32_t>()[i] = 0;
     if (samples[i].absent) continue;
-    const auto rows = static_cast<int32_t>(inputs_.text_prefix() + ids_before(static_cast<int64_t>(texts[i].ids.size())));
+    const auto rows = static_cast<int32_t>(inputs_.text.first_rows + ids_before(static_cast<int64_t>(texts[i].ids.size())));
     for (int32_t t = 0; t < rows; ++t) {
       host.row_slots.as<int32_t>()[start + t] = static_cast<int32_t>(texts[i].slot);
       host.row_places.as<int32_t>()[start + t] = t;
@@ -274,11 +274,11 @@ std::vector<TextLikelihood> DecodeProgram::score(std::span<const BatchSample> te
   device.synchronize(stream);
   // The labels of a sample are consecutive: one for each of its text rows except the last.
   const MicroBatch batch = layout_.micro_batch(host_block_->get(), 0);
-  const int32_t *labels = batch.labels.as<const int32_t>(), *starts = batch.packing.starts.as<const int32_t>();
+  const int32_t *labels = batch.text.labels.as<const int32_t>(), *starts = batch.text.packing.starts.as<const int32_t>();
   std::vector<TextLikelihood> likelihoods(texts.size());
   int64_t at = 0;
   for (size_t i = 0; i < texts.size(); ++i) {
-    const int64_t count = starts[i + 1] - starts[i] - inputs_.text_prefix() - 1;
+    const int64_t count = starts[i + 1] - starts[i] - inputs_.text.first_rows - 1;
     for (int64_t end = at + count; at < end; ++at) {
       if (labels[at] < 0) continue;
       likelihoods[i].log_likelihood -= static_cast<double>(losses[static_cast<size_t>(at)]);
@@ -355,8 +355,8 @@ void DecodeProgram::enqueue_prompts(const StepContext& context) {
 // Initializes the slots whose prompts are read, from the batch, prompt_limits and prompt_slots.
 void DecodeProgram::begin_texts(const MicroBatch& batch) {
   const State& state = *state_;
-  parts_.ops->begin_texts({.beams = settings_.beams, .texts = state.prompt_slots, .ids = batch.ids,
-                           .lengths = batch.lengths, .limits = state.prompt_limits, .keys = batch.sample_keys,
+  parts_.ops->begin_texts({.beams = settings_.beams, .texts = state.prompt_slots, .ids = batch.text.ids,
+                           .lengths = batch.text.lengths, .limits = state.prompt_limits, .keys = batch.sample_keys,
                            .memory_rows = batch.source.key_lengths, .state = state.decode,
                            .memory_lengths = state.memory_lengths, .sources = state.sources,
                            .finished_lengths = state.finished_lengths, .finished_scores = state.finished_scores,
@@ -365,7 +365,7 @@ void DecodeProgram::begin_texts(const MicroBatch& batch) {
 }
 
 void DecodeProgram::enqueue_token(const StepContext& context) {
-  context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.text_prefix(), .tokens = state_->tokens,
+  context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.text.first_rows, .tokens = state_->tokens,
                          .places = state_->row_of_slot, .cache_lengths = state_->lengths},
                         context.stream);
   CacheCall cache = cache_call();
@@ -407,7 +407,7 @@ void DecodeProgram::choose(const Tensor& logits, bool first) {
   const int64_t rows = first ? logits.rows() * settings_.beams : logits.rows();
   parts_.ops->beam_step({.logits = logits, .first = first, .texts = first ? state.prompt_slots : Tensor{},
                          .beams = settings_.beams, .rules = rules, .length_penalty = settings_.length_penalty,
-                         .early_stopping = settings_.early_stopping, .prefix_rows = inputs_.text_prefix(),
+                         .early_stopping = settings_.early_stopping, .prefix_rows = inputs_.text.first_rows,
                          .candidates = state.scores.part(0, {rows, logits.cols()}), .state = state.decode,
                          .sources = state.sources, .ids_before = state.ids_before,
                          .sources_before = state.sources_before, .scores = state.beam_scores,

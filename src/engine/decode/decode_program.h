@@ -119,7 +119,7 @@ class DecodeProgram {
   static constexpr int64_t kViews = 2;
 
   const DecodeProgramSettings& settings() const { return settings_; }
-  int64_t vocabulary() const { return inputs_.vocabulary; }
+  int64_t vocabulary() const { return inputs_.text.vocabulary; }
   /// Returns the bytes of all keys and values.
   int64_t cache_bytes() const;
 
@@ -133,8 +133,8 @@ class DecodeProgram {
     std::unique_ptr<Graph> graph;
     bool warm = false;                     // has run once without a graph
   };
-  int64_t places() const { return inputs_.text_prefix() + settings_.max_ids; }
-  int64_t memory_places() const { return inputs_.prefix_rows + settings_.prompt_text.source_tokens; }  // P
+  int64_t places() const { return inputs_.text.first_rows + settings_.max_ids; }
+  int64_t memory_places() const { return inputs_.source.first_rows + settings_.prompt_text.source_tokens; }  // P
   int64_t texts() const { return settings_.slots / settings_.beams; }
   void lay_out(Block& data, Block& cache, State& state) const;
   void run(Pass pass);

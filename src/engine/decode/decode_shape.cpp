@@ -29,7 +29,7 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   const int64_t sources = inputs.has_source() ? std::max<int64_t>({1, work.longest_prompt, work.longest_instruction}) : 0;
   program.max_ids = settings.max_ids(inputs, work.longest_prompt);
   const int64_t tokens = std::max<int64_t>({2, before, work.longest_text, inputs.has_source() ? 0 : work.longest_instruction});
-  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + sources + inputs.prefix_rows;
+  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + sources + inputs.text.first_rows + inputs.source.first_rows;
   program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMaxPrompts, slots / settings.beams));
   program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens, .source_tokens = sources,
                          .packed_source_rows = program.prompts * sources};

@@ -168,7 +168,7 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
     settings.max_length = fields.positive("max_length", 1, kMaxRows);
   settings.ends = ends_of(folder, object, file, tokenizer);
   for (const int32_t id : settings.ends)
-    BLIPFT_USER_CHECK(id < inputs.vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", inputs.vocabulary,
+    BLIPFT_USER_CHECK(id < inputs.text.vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", inputs.text.vocabulary,
                       " tokens");
   settings.stop = g.stop;
   BLIPFT_USER_CHECK(std::count(g.stop.begin(), g.stop.end(), "") == 0, place_of(config, "generate.stop"),
@@ -212,12 +212,12 @@ std::string GenerateSettings::text() const {
 
 int64_t GenerateSettings::max_ids(const ModelInputs& inputs, int64_t prompt) const {
   const int64_t before = inputs.has_source() ? 1 : prompt;
-  const int64_t wanted = max_length > 0 ? std::max(before + 1, max_length - inputs.text_prefix()) : before + max_new_tokens;
-  return std::min(inputs.max_text_tokens + 1, wanted);
+  const int64_t wanted = max_length > 0 ? std::max(before + 1, max_length - inputs.text.first_rows) : before + max_new_tokens;
+  return std::min(inputs.text.max_tokens + 1, wanted);
 }
 
 int64_t GenerateSettings::new_tokens(const ModelInputs& inputs, int64_t prompt) const {
-  const int64_t before = inputs.has_source() ? 1 : prompt, rows = inputs.text_prefix() + before;
+  const int64_t before = inputs.has_source() ? 1 : prompt, rows = inputs.text.first_rows + before;
   BLIPFT_USER_CHECK(max_length == 0 || rows < max_length, file, ": max_length: found ", max_length, ", but the prompt alone takes ",
                     rows, " of these tokens; give generate.max_new_tokens, which counts new tokens alone and wins over it");
   return max_ids(inputs, prompt) - before;

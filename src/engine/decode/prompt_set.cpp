@@ -20,7 +20,7 @@ PromptSet::PromptSet(const Config& config, Source source, const Tokenizer& token
                     ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
                     "model of text");
   const PromptSettings settings{
-      .vocabulary = inputs.vocabulary, .ends = inputs.has_source(), .instructions = instructions};
+      .vocabulary = inputs.text.vocabulary, .ends = inputs.has_source(), .instructions = instructions};
   prompts_ = prompts_of_dataset(*source_.dataset, tokenizer, settings, samples,
                                 [this](const UserError& error) { leave_out_everywhere(error.what()); });
   check_prompts();
@@ -43,7 +43,7 @@ int64_t PromptSet::left_out_of_all(const World& world) const {
 }
 
 void PromptSet::check_prompts() {
-  const int64_t most = inputs_.max_text_tokens;
+  const int64_t most = inputs_.text.max_tokens;
   std::erase_if(prompts_, [&](const PromptedSample& prompt) {
     const auto ids = static_cast<int64_t>(prompt.ids.size());
     if (ids == 0)

@@ -55,7 +55,7 @@ void AnswerSet::read_texts() {
   const int64_t count = samples_ > 0 ? std::min(samples_, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {
     try {
-      texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.max_ids(), model_.inputs.vocabulary,
+      texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.max_ids(), model_.inputs.text.vocabulary,
                                 model_.instructions, model_.inputs.decoder_start));
     } catch (const UserError& error) {
       prompts_.leave_out_everywhere(error.what());

@@ -114,7 +114,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   TokenizedText text;
   if (const ModelInputs& inputs = model.inputs; inputs.has_source()) {  // lm-eval: the query is the encoder's text
     const Dataset::Sample sample{.name = question.place, .segments = {{query, false}, {answer, true}}};
-    text = tokenize(sample, tokenizer, model.max_ids(), inputs.vocabulary, {}, inputs.decoder_start);
+    text = tokenize(sample, tokenizer, model.max_ids(), inputs.text.vocabulary, {}, inputs.decoder_start);
     const size_t behind = std::min(tokenizer.suffix_ids().size(), text.ids.size() - 2);
     text.ids.resize(text.ids.size() - behind);
     text.learnt.resize(text.ids.size());
@@ -141,8 +141,8 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
     text.learnt.erase(text.learnt.begin(), text.learnt.begin() + cut);
   }
   for (const int32_t id : text.ids)
-    BLIPFT_USER_CHECK(id < model.inputs.vocabulary, question.place, ": token id ", id, " is not below the model's ",
-                      model.inputs.vocabulary, " tokens");
+    BLIPFT_USER_CHECK(id < model.inputs.text.vocabulary, question.place, ": token id ", id, " is not below the model's ",
+                      model.inputs.text.vocabulary, " tokens");
   return text;
 }
 

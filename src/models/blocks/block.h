@@ -24,7 +24,7 @@ struct LayerCall {
   int64_t batch = 0, tokens = 0;           ///< B, T
   Tensor sample_keys;                      ///< i64 [B], keys of samples for dropout
   Tensor kv_lengths;                       ///< i32 [B], optional: rows of a sample that are not padding
-  Tensor positions;                        ///< i32 [M], if attention is rotary
+  Tensor positions;                        ///< i32 [axes, M], if attention is rotary
   Packing packing;                         ///< optional
   Packing rest_packing;                    ///< with it: for the rows of each sample after a RowRange from 0 on
   Tensor memory;                           ///< [B * P, E], for cross attention; packed: its rows
@@ -38,6 +38,12 @@ struct LayerCall {
   const KvCache* cache = nullptr;          ///< cache of this layer, with `decoding`
   const KvCache* memory_cache = nullptr;   ///< cache of this layer's cross attention, with `decoding`
 };
+
+/// Returns the call of a stack whose rows are those of a stream.
+inline LayerCall call_of(const StreamRows& rows) {
+  return {.batch = rows.samples, .tokens = rows.max_rows, .sample_keys = rows.sample_keys, .kv_lengths = rows.key_lengths,
+          .positions = rows.positions, .packing = rows.packing, .rest_packing = rows.text_packing};
+}
 
 /// A dropout of a stack's rows: its probability, its number in the model, and a factor for all values.
 struct DropoutSite {

@@ -1,7 +1,7 @@
 // An encoder-decoder of texts (T5): the encoder stack reads a source, and the decoder stack predicts a text, with cross
-// attention to the encoder's output. A vision-language model inserts prefix rows before the source.
+// attention to the encoder's output. A vision-language model inserts rows of a picture before the source.
 //
-// Dimension legend: B samples, Q prefix rows of a sample, U source tokens, P = Q + U rows of a sample's source (packed:
+// Dimension legend: B samples, Q picture rows of a sample, U source tokens, P = Q + U rows of a sample's source (packed:
 // the maximum), N source rows in total; T text tokens, M text rows in total; H hidden size, V vocabulary.
 #pragma once
 
@@ -19,24 +19,24 @@ class EncoderDecoder : public Language {
   Norm memory_norm;
   DropoutSite memory_dropout;
 
-  bool trains_below_head(bool prefix_gradient) const override;
-  Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save,
-                 bool prefix_gradient = false) override;
+  bool trains_below_head(bool picture_gradient) const override;
+  Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures, bool save,
+                 bool picture_gradient = false) override;
   void loss(const StepContext& context, const MicroBatch& batch, Tensor x) const override;
-  Tensor loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x, bool prefix_gradient) override;
-  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+  Tensor loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x, bool picture_gradient) override;
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures,
                       const CacheCall& cache) override;
   Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) override;
   std::vector<int64_t> cache_widths() const override { return decoder.cache_widths(); }
   std::vector<int64_t> memory_widths() const override { return decoder.memory_widths(); }
   std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& rows,
-                                   bool prefix_gradient) const override;
+                                   bool picture_gradient) const override;
 
  private:
-  bool trains_encoder(bool prefix_gradient) const;  // true if backward continues from the decoder into the encoder
+  bool trains_encoder(bool picture_gradient) const;  // true if backward continues from the decoder into the encoder
   LayerCall decoder_call(const MicroBatch& batch) const;
-  Tensor encode(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save);
-  Tensor encoder_backward(const StepContext& context, const MicroBatch& batch, Tensor dmemory, bool prefix_gradient);
+  Tensor encode(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures, bool save);
+  Tensor encoder_backward(const StepContext& context, const MicroBatch& batch, Tensor dmemory, bool picture_gradient);
   double layer_flops(const Layer& layer, Phase phase, int64_t batch_size, double rows, double memory_rows, bool reached,
                      bool memory_gradient) const;
 

@@ -10,6 +10,12 @@ constexpr int64_t kLogitsOfChunk = int64_t{64} << 20;  // elements: 128 MiB of b
 // Each chunk rounds the weight's gradient to its dtype. In bf16 one rounding of random sums has an error of 0.17 %, 16
 // roundings 0.4 to 0.5 %, and 149 (65,536 rows of Qwen 2) 1.2 to 1.4 %; beyond 500, what all chunks add is lost.
 constexpr int64_t kMaxChunks = 16;
+
+// Describes the rows of `all` that predict labels as `rows`.
+RowBlocks predicting(const StreamRows& text, const Tensor& all, const Tensor& rows) {
+  return {.blocks = all, .rows = rows, .block_rows = text.max_rows, .offset = text.first_rows,
+          .count = text.max_rows - text.first_rows - 1, .packing = text.packing};
+}
 }
 
 void LanguageHead::add_output(Unit& embeddings, const std::string& tied_to, const std::string& name, int64_t hidden,
@@ -61,30 +67,29 @@ LanguageHead::Opened LanguageHead::open(const StepContext& context, const MicroB
   UnitPass pass = acquire(context, *unit);
   const UnitWeights flat = pass.flat;
   if (tied()) pass.flat = context.units.acquire(*weight_unit);
-  pass.rows = {.seed = context.seed, .sample_keys = batch.sample_keys, .rows_per_sample = batch.max_rows};
+  pass.rows = {.seed = context.seed, .sample_keys = batch.sample_keys, .rows_per_sample = batch.text.max_rows};
   return {flat, pass};
 }
 
 // Applies dropout and scale in place, to rows that predict the batch's labels or to their gradient.
 void LanguageHead::drop_and_scale(const StepContext& context, const Tensor& rows, const MicroBatch& batch) const {
   if (dropout && context.training) {
-    BLIPFT_CHECK(batch.label_rows, "dropout before a head needs ModelInputs::label_rows");
+    BLIPFT_CHECK(batch.text.label_rows, "dropout before a head needs StreamInputs::label_rows");
     context.ops.dropout_add({.x = rows,
                              .dropout = {.p = dropout.p, .site = dropout.site, .seed = context.seed,
-                                         .sample_keys = batch.sample_keys, .rows_per_sample = batch.max_rows,
-                                         .packing = {}, .row_numbers = batch.label_rows.view({rows.rows()})},
+                                         .sample_keys = batch.sample_keys, .rows_per_sample = batch.text.max_rows,
+                                         .packing = {}, .row_numbers = batch.text.label_rows.view({rows.rows()})},
                              .y = rows},
                             context.stream);
   }
   if (scale != 1) context.ops.scale(rows, scale, context.stream);
 }
 
-LanguageHead::Input LanguageHead::input(const StepContext& context, const UnitWeights& flat, Tensor x, RowBlocks predicting,
-                                    const MicroBatch& batch) const {
-  const int64_t rows = batch.labels.numel();
+LanguageHead::Input LanguageHead::input(const StepContext& context, const UnitWeights& flat, Tensor x,
+                                        const MicroBatch& batch) const {
+  const int64_t rows = batch.text.labels.numel();
   ScopedTensor picked(context, "head input", x.dtype, {rows, output.in});
-  predicting.blocks = x, predicting.rows = picked;
-  context.ops.pick_rows(predicting, context.stream);
+  context.ops.pick_rows(predicting(batch.text, x, picked), context.stream);
   give(context, x);
   const NormResult normed = take_norm(context, norm, flat, picked);
   drop_and_scale(context, normed.y, batch);
@@ -97,7 +102,7 @@ void LanguageHead::loss_in_chunks(
     const UnitPass& pass, const Tensor& normed, const MicroBatch& batch, bool rounded,
     const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const {
   const StepContext& context = pass.context;
-  const Tensor labels = batch.labels.view({normed.rows()});
+  const Tensor labels = batch.text.labels.view({normed.rows()});
   const int64_t rows = normed.rows(), chunk = chunk_rows(rows, rounded);
   ScopedTensor logits(context, "logits of a chunk", normed.dtype, {chunk, output.out});
   Tensor row_loss = batch.row_loss;
@@ -106,7 +111,7 @@ void LanguageHead::loss_in_chunks(
     const int64_t n = std::min(chunk, rows - first);
     const Tensor part = logits.get().row_range(0, n);
     UnitPass of_chunk = pass;
-    if (batch.label_rows) of_chunk.rows.row_numbers = batch.label_rows.part(first, {n});
+    if (batch.text.label_rows) of_chunk.rows.row_numbers = batch.text.label_rows.part(first, {n});
     output.forward(of_chunk, {.x = normed.row_range(first, n), .y = part});
     context.ops.cross_entropy({.cap = cap, .logits = part, .labels = labels.part(first, {n}),
                                .weight = batch.loss_weight, .row_loss = row_loss.part(first, {n})},
@@ -117,11 +122,10 @@ void LanguageHead::loss_in_chunks(
   if (!batch.row_loss) give(context, row_loss);
 }
 
-void LanguageHead::forward_loss(const StepContext& context, Tensor x, RowBlocks predicting,
-                              const MicroBatch& batch) const {
+void LanguageHead::forward_loss(const StepContext& context, Tensor x, const MicroBatch& batch) const {
   const Opened opened = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
-  Input rows = input(context, opened.flat, x, predicting, batch);
+  Input rows = input(context, opened.flat, x, batch);
   give(context, rows.picked);
   loss_in_chunks(opened.weight, rows.normed.y, batch, false, {});
   give(context, rows.normed);
@@ -152,14 +156,13 @@ Tensor LanguageHead::logits(const StepContext& context, Tensor x, const Tensor& 
   return y;
 }
 
-Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting,
-                                    const MicroBatch& batch) const {
+Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, const MicroBatch& batch) const {
   const DType type = x.dtype;
   const Shape x_shape = x.shape;
-  const int64_t rows = batch.labels.numel(), h = output.in;
+  const int64_t rows = batch.text.labels.numel(), h = output.in;
   const auto [flat, weight] = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
-  auto [picked, normed] = input(context, flat, x, predicting, batch);
+  auto [picked, normed] = input(context, flat, x, batch);
   ScopedTensor dnormed(context, "gradients", type, {rows, h});
   UnitGradients weight_gradients;
   if (weight_unit->trainable) weight_gradients.own = context.units.gradient(*weight_unit);
@@ -191,8 +194,7 @@ Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowB
   release(context, *unit);
   publish(context, *unit);
   ScopedTensor dx(context, "gradients of the residual stream", type, x_shape);
-  predicting.blocks = dx, predicting.rows = dnormed;
-  context.ops.spread_rows(predicting, context.stream);
+  context.ops.spread_rows(predicting(batch.text, dx, dnormed), context.stream);
   give(context, picked);
   return dx.release();
 }

@@ -23,11 +23,11 @@ class LanguageHead {
   void add_output(Unit& embeddings, const std::string& tied_to, const std::string& name, int64_t hidden,
                   int64_t vocabulary, float init_std);
 
-  /// Takes ownership of x [M, H]. `predicting` (without its tensors) selects the rows that predict the batch's labels,
-  /// one label each. Adds the weighted loss to batch.loss; returns dx [M, H]. Does not publish a tied weight's unit.
-  Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
+  /// Takes ownership of x [M, H], rows of batch.text: each row of a token predicts the next one, except the last row of a
+  /// sample. Adds the weighted loss to batch.loss; returns dx [M, H]. Does not publish a tied weight's unit.
+  Tensor forward_backward(const StepContext& context, Tensor x, const MicroBatch& batch) const;
   /// Computes only the loss: takes ownership of x, adds to batch.loss.
-  void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
+  void forward_loss(const StepContext& context, Tensor x, const MicroBatch& batch) const;
   /// Returns logits [R, V], which the caller must give back, of the rows in `picked`, i32 [R, 1], or of all rows if
   /// `picked` is absent. Takes ownership of x [M, H].
   Tensor logits(const StepContext& context, Tensor x, const Tensor& picked) const;
@@ -49,8 +49,7 @@ class LanguageHead {
   void drop_and_scale(const StepContext& context, const Tensor& rows, const MicroBatch& batch) const;
   bool tied() const { return weight_unit != unit; }
   Opened open(const StepContext& context, const MicroBatch& batch) const;
-  Input input(const StepContext& context, const UnitWeights& flat, Tensor x, RowBlocks predicting,
-              const MicroBatch& batch) const;
+  Input input(const StepContext& context, const UnitWeights& flat, Tensor x, const MicroBatch& batch) const;
   void loss_in_chunks(const UnitPass& pass, const Tensor& normed, const MicroBatch& batch, bool rounded,
                       const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const;
   void pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const;

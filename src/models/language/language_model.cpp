@@ -5,43 +5,33 @@
 
 namespace blipft {
 
-bool LanguageModel::trains_below_head(bool prefix_gradient) const {
-  return prefix_gradient || embedding.unit->trainable || layers.adapted() ||
+bool LanguageModel::trains_below_head(bool picture_gradient) const {
+  return picture_gradient || embedding.unit->trainable || layers.adapted() ||
          std::any_of(layers.layers.begin(), layers.layers.end(),
                      [](const Layer& layer) { return layer.unit->trainable; });
 }
 
-LayerCall LanguageModel::call(const MicroBatch& batch) const {
-  return {.batch = batch.samples, .tokens = batch.max_rows, .sample_keys = batch.sample_keys,
-          .kv_lengths = batch.key_lengths, .positions = batch.positions, .packing = batch.packing};
-}
-
-RowBlocks LanguageModel::predicting(const MicroBatch& batch) const {
-  const int64_t q = embedding.prefix_rows;
-  return {.block_rows = batch.max_rows, .offset = q, .count = batch.max_rows - q - 1, .packing = batch.packing};
-}
-
-Tensor LanguageModel::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+Tensor LanguageModel::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures,
                               bool save, bool) {
-  const Tensor x = embedding.forward(context, batch, dtype, prefix);
-  return layers.forward(context, call(batch), x, save);
+  const Tensor x = embedding.forward(context, batch.text, dtype, pictures);
+  return layers.forward(context, call_of(batch.text), x, save);
 }
 
 void LanguageModel::loss(const StepContext& context, const MicroBatch& batch, Tensor x) const {
-  head.forward_loss(context, x, predicting(batch), batch);
+  head.forward_loss(context, x, batch);
 }
 
 Tensor LanguageModel::loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x,
-                                        bool prefix_gradient) {
-  Tensor dx = head.forward_backward(context, x, predicting(batch), batch);
-  if (trains_below_head(prefix_gradient)) dx = layers.backward(context, call(batch), dx);
-  return embedding.backward(context, batch, dx, prefix_gradient);
+                                        bool picture_gradient) {
+  Tensor dx = head.forward_backward(context, x, batch);
+  if (trains_below_head(picture_gradient)) dx = layers.backward(context, call_of(batch.text), dx);
+  return embedding.backward(context, batch.text, dx, picture_gradient);
 }
 
-Tensor LanguageModel::read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+Tensor LanguageModel::read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures,
                                    const CacheCall& cache) {
-  const Tensor x = embedding.forward(context, batch, dtype, prefix);
-  LayerCall of_prompts = call(batch);
+  const Tensor x = embedding.forward(context, batch.text, dtype, pictures);
+  LayerCall of_prompts = call_of(batch.text);
   of_prompts.decoding = &cache;
   return head.logits(context, layers.forward(context, of_prompts, x, false), cache.last_rows);
 }
@@ -53,17 +43,17 @@ Tensor LanguageModel::decode(const StepContext& context, DType dtype, const Cach
 }
 
 std::optional<double> LanguageModel::unit_flops(const Unit& unit, Phase phase, int64_t batch_size,
-                                                const TextRows& of_text, bool prefix_gradient) const {
+                                                const TextRows& of_text, bool picture_gradient) const {
   if (&unit == embedding.unit) return 0;   // no matrix product
   if (&unit == head.unit) return phase == Phase::loss ? head.flops(batch_size, of_text.text) : 0;
   const Layer* layer = layers.layer_of(unit);
   if (!layer) return std::nullopt;
-  const double rows = static_cast<double>(embedding.prefix_rows) + of_text.text;
+  const double rows = static_cast<double>(first_rows) + of_text.text;
   switch (phase) {
     case Phase::forward: return layer->forward_flops(batch_size, rows);
     case Phase::recompute: return layer->recompute_flops(batch_size, rows);
     case Phase::backward:
-      return trains_below_head(prefix_gradient) ? layer->backward_flops(batch_size, rows, unit.trainable) : 0;
+      return trains_below_head(picture_gradient) ? layer->backward_flops(batch_size, rows, unit.trainable) : 0;
     default: break;
   }
   return 0;

@@ -3,9 +3,9 @@
 
 namespace blipft {
 
-TextEmbed TextEmbedding::arguments(const MicroBatch& batch, const Tensor& x) const {
-  return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = prefix_rows, .padding_id = padding_id,
-          .token_scale = token_scale, .packing = batch.packing, .x = x};
+TextEmbed TextEmbedding::arguments(const StreamRows& rows, const Tensor& x) const {
+  return {.ids = rows.ids, .lengths = rows.lengths, .prefix_rows = rows.first_rows, .padding_id = padding_id,
+          .token_scale = token_scale, .packing = rows.packing, .x = x};
 }
 
 void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
@@ -14,22 +14,21 @@ void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
 }
 
 // Applies dropout in place.
-void TextEmbedding::drop(const StepContext& context, const MicroBatch& batch, const Tensor& x) const {
+void TextEmbedding::drop(const StepContext& context, const StreamRows& rows, const Tensor& x) const {
   if (!dropout) return;
-  const LayerCall rows{.tokens = batch.max_rows, .sample_keys = batch.sample_keys, .packing = batch.packing};
-  context.ops.dropout_add({.x = x, .dropout = dropout.of(context, rows), .y = x}, context.stream);
+  context.ops.dropout_add({.x = x, .dropout = dropout.of(context, call_of(rows)), .y = x}, context.stream);
 }
 
-Tensor TextEmbedding::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix) const {
+Tensor TextEmbedding::forward(const StepContext& context, const StreamRows& rows, DType dtype, Tensor pictures) const {
   const Tensor flat = context.units.acquire(*unit);
   const ObservedPhase phase(context, Phase::forward, *unit);
-  const Tensor x = take(context, "residual stream", dtype, {batch.rows, hidden});
-  TextEmbed args = arguments(batch, x);
+  const Tensor x = take(context, "residual stream", dtype, {rows.rows, hidden});
+  TextEmbed args = arguments(rows, x);
   set_tables(args, flat);
-  args.prefix = prefix;
+  args.prefix = pictures;
   context.ops.text_embed_forward(args, context.stream);
-  drop(context, batch, x);
-  give(context, prefix);
+  drop(context, rows, x);
+  give(context, pictures);
   context.units.release(*unit);
   return x;
 }
@@ -46,16 +45,16 @@ Tensor TextEmbedding::decode(const StepContext& context, DType dtype, const Cach
   return x;
 }
 
-Tensor TextEmbedding::backward(const StepContext& context, const MicroBatch& batch, Tensor dx,
-                               bool prefix_gradient, bool used_again) const {
-  if (!prefix_gradient && !unit->trainable) {
+Tensor TextEmbedding::backward(const StepContext& context, const StreamRows& rows, Tensor dx,
+                               bool picture_gradient, bool used_again) const {
+  if (!picture_gradient && !unit->trainable) {
     give(context, dx);
     return {};
   }
   const ObservedPhase phase(context, Phase::backward, *unit);
-  drop(context, batch, dx);
-  TextEmbed args = arguments(batch, dx);
-  if (prefix_gradient) args.prefix = take(context, "gradients", dx.dtype, {batch.samples * prefix_rows, hidden});
+  drop(context, rows, dx);
+  TextEmbed args = arguments(rows, dx);
+  if (picture_gradient) args.prefix = take(context, "gradients", dx.dtype, {rows.samples * rows.first_rows, hidden});
   if (unit->trainable) {
     const UnitGradient gradient = context.units.gradient(*unit);
     set_tables(args, gradient.flat);

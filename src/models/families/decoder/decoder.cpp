@@ -46,7 +46,7 @@ LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& 
   LanguageModel language;
   Unit& embeddings = add_unit(place_.units + "embeddings");
   language.embedding = {.unit = &embeddings, .vocabulary = c.vocabulary, .hidden = c.hidden,
-                        .padding_id = c.padding_id, .prefix_rows = place_.prefix_rows, .token_scale = c.token_scale};
+                        .padding_id = c.padding_id, .token_scale = c.token_scale};
   language.embedding.tokens = embeddings.add(table, {c.vocabulary, c.hidden}, Init::normal(c.init_std), false,
                                              ParameterKind::embedding);
   for (int64_t i = 0; i < c.layers; ++i)
@@ -98,8 +98,8 @@ class Decoder : public TextOnlyModel<LanguageModel> {
                   config_.kv_heads, " key/value heads)");
   }
   ModelInputs inputs() const override {
-    return {.max_text_tokens = config_.max_text_tokens, .vocabulary = config_.vocabulary, .positions = true,
-            .key_lengths = true, .label_rows = label_rows_};
+    return {.text = {.vocabulary = config_.vocabulary, .max_tokens = config_.max_text_tokens, .position_axes = 1,
+                     .key_lengths = true, .label_rows = label_rows_}};
   }
 
  private:

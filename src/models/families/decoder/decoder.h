@@ -64,7 +64,6 @@ struct DecoderPlace {
   std::string body = "model.", head = "lm_head";  ///< prefixes of its tensors' names ("language_model.model.")
   std::string units;                       ///< prefix of its units' names ("language.")
   uint32_t dropout_site = 0;               ///< number of its first dropout site; it has two per layer
-  int64_t prefix_rows = 0;                 ///< rows of each sample before its text
 };
 
 /// Builds a decoder; `add_unit` adds its units to a model: embeddings, layers, head.

@@ -19,40 +19,40 @@ constexpr uint32_t kQFormerSites = 1000, kLanguageSites = 2000;  // first dropou
 struct LanguagePlace {
   std::string root = "language_model.", units = "language.";
   uint32_t dropout_site = kLanguageSites;
-  int64_t prefix_rows = 0;
 };
 using AddUnit = std::function<Unit&(const std::string& name)>;
 
 std::unique_ptr<Language> make_language(const OptShape& shape, const LanguagePlace& place, const ModelSettings& settings,
                                         const AddUnit& add, LoraBuilder& lora) {
   return std::make_unique<LanguageModel>(
-      make_opt(shape, {place.root, place.units, place.dropout_site, place.prefix_rows}, settings, add, lora));
+      make_opt(shape, {place.root, place.units, place.dropout_site}, settings, add, lora));
 }
 std::unique_ptr<Language> make_language(const DecoderConfig& config, const LanguagePlace& place, const ModelSettings& settings,
                                         const AddUnit& add, LoraBuilder& lora) {
   return std::make_unique<LanguageModel>(
       make_decoder_language(config,
-                            {place.root + "model.", place.root + "lm_head", place.units, place.dropout_site, place.prefix_rows},
+                            {place.root + "model.", place.root + "lm_head", place.units, place.dropout_site},
                             settings, add, lora));
 }
 std::unique_ptr<Language> make_language(const T5Config& config, const LanguagePlace& place, const ModelSettings& settings,
                                         const AddUnit& add, LoraBuilder& lora) {
   return std::make_unique<EncoderDecoder>(
-      make_t5(config, {place.root, place.units, place.dropout_site, place.prefix_rows}, settings,
+      make_t5(config, {place.root, place.units, place.dropout_site}, settings,
               [&](T5Part, const std::string& name) -> Unit& { return add(name); }, lora));
 }
 
 ModelInputs text_inputs(const OptShape& shape, int64_t queries) {
-  return {.prefix_rows = queries, .max_text_tokens = shape.positions - queries, .vocabulary = shape.vocabulary,
-          .key_lengths = true};
+  return {.text = {.vocabulary = shape.vocabulary, .max_tokens = shape.positions - queries, .first_rows = queries,
+                   .key_lengths = true}};
 }
 ModelInputs text_inputs(const DecoderConfig& config, int64_t queries) {
-  return {.prefix_rows = queries, .max_text_tokens = config.max_text_tokens - queries, .vocabulary = config.vocabulary,
-          .positions = true, .key_lengths = true};
+  return {.text = {.vocabulary = config.vocabulary, .max_tokens = config.max_text_tokens - queries, .first_rows = queries,
+                   .position_axes = 1, .key_lengths = true}};
 }
 ModelInputs text_inputs(const T5Config& config, int64_t queries) {
-  return {.prefix_rows = queries, .max_text_tokens = kMaxWidth, .vocabulary = config.vocabulary, .key_lengths = true,
-          .decoder_start = config.decoder_start};
+  ModelInputs inputs = t5_inputs(config);
+  inputs.source.first_rows = queries;
+  return inputs;
 }
 
 std::string name_of(const OptShape&) { return "OPT"; }
@@ -73,10 +73,10 @@ class BlipModel : public Model {
     const int64_t hidden = std::visit([](const auto& language) { return language.hidden; }, config.language);
     projection_.layer = add_linear(*projection_.unit, "language_projection", config.qformer.hidden, hidden, true,
                                    config.qformer.init_std);
-    const LanguagePlace place{.prefix_rows = config.qformer.queries};
     language_ = std::visit(
-        [&](const auto& language) { return make_language(language, place, settings, units_of(&language_group_), lora_); },
+        [&](const auto& language) { return make_language(language, {}, settings, units_of(&language_group_), lora_); },
         config.language);
+    language_->first_rows = config.qformer.queries;
     lora_.check();
     label_rows_ = language_->head.dropout || (language_->head.unit->adapter && settings.adapter.dropout > 0);
   }
@@ -90,10 +90,10 @@ class BlipModel : public Model {
     const int64_t queries = config_.qformer.queries;
     ModelInputs inputs = std::visit([&](const auto& language) { return text_inputs(language, queries); }, config_.language);
     inputs.picture_size = config_.vision.image;
-    inputs.label_rows = label_rows_;
+    inputs.text.label_rows = label_rows_;
     if (const InstructionShape& instruction = config_.qformer.instruction)
-      inputs.instruction = {.vocabulary = instruction.vocabulary, .tokenizer = "qformer_tokenizer", .prefix_rows = queries,
-                            .max_tokens = instruction.positions};
+      inputs.instruction = {.vocabulary = instruction.vocabulary, .max_tokens = instruction.positions, .first_rows = queries,
+                            .position_axes = 1, .key_lengths = true, .splits_text = true, .tokenizer = "qformer_tokenizer"};
     return inputs;
   }
 

@@ -90,13 +90,9 @@ Sublayer QFormer::mlp(Unit& unit, const std::string& name, const char* which, ui
 }
 
 LayerCall QFormer::call(const MicroBatch& batch, const Tensor& picture) const {
-  LayerCall call{.batch = batch.samples, .tokens = shape_.queries, .sample_keys = batch.sample_keys, .memory = picture,
-                 .memory_tokens = picture.rows() / batch.samples};
-  if (!shape_.instruction) return call;
-  call.tokens = batch.instruction.max_rows;
-  call.kv_lengths = batch.instruction.key_lengths;
-  call.packing = batch.instruction.packing;
-  call.rest_packing = batch.instruction.text_packing;
+  LayerCall call{.batch = batch.samples, .tokens = shape_.queries, .sample_keys = batch.sample_keys};
+  if (shape_.instruction) call = call_of(batch.instruction);
+  call.memory = picture, call.memory_tokens = picture.rows() / batch.samples;
   return call;
 }
 

@@ -20,12 +20,14 @@ void QFormerInput::add(Unit& unit, float norm_eps, float init_std) {
   norm_ = add_norm(unit, "qformer.embeddings.layernorm", hidden, norm_eps);
 }
 
-// Returns the arguments to embed the instructions' words, or their positions if `places`.
+// Returns the arguments to embed the instructions' words, or their positions if `places`: all rows as one text.
 TextEmbed QFormerInput::table(const MicroBatch& batch, const Tensor& flat, bool places) const {
-  const int64_t size = places ? instruction.positions : instruction.vocabulary;
-  return {.ids = places ? batch.instruction.places : batch.instruction.ids, .lengths = batch.instruction.lengths,
-          .tokens = flat.part(places ? places_ : words_, {size, hidden}),
-          .padding_id = places ? -1 : instruction.padding_id, .packing = batch.instruction.text_packing};
+  const StreamRows& rows = batch.instruction;
+  if (places)
+    return {.ids = rows.positions, .lengths = rows.lengths.part(0, {1}),
+            .tokens = flat.part(places_, {instruction.positions, hidden})};
+  return {.ids = rows.ids, .lengths = rows.lengths, .tokens = flat.part(words_, {instruction.vocabulary, hidden}),
+          .padding_id = instruction.padding_id, .packing = rows.text_packing};
 }
 
 // Returns the norm's input [R, D], owned by the caller. Without instructions: the queries [Q, D] of all samples.

@@ -41,7 +41,7 @@ LanguageModel make_opt(const OptShape& t, const OptPlace& place, const ModelSett
     return embeddings.add(decoder + name, {rows, t.hidden}, Init::normal(t.init_std), false, ParameterKind::embedding);
   };
   model.embedding = {.unit = &embeddings, .vocabulary = t.vocabulary, .hidden = t.hidden,
-                     .padding_id = t.padding_id, .prefix_rows = place.prefix_rows};
+                     .padding_id = t.padding_id};
   model.embedding.tokens = add_table("embed_tokens.weight", t.vocabulary);
   model.embedding.position_rows = t.positions + kPositionOffset;
   model.embedding.positions = add_table("embed_positions.weight", model.embedding.position_rows);

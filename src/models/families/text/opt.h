@@ -21,7 +21,6 @@ struct OptPlace {
   std::string root;                        ///< prefix of its tensors' names ("language_model.")
   std::string units;                       ///< prefix of its units' names ("language.")
   uint32_t dropout_site = 0;               ///< number of its first dropout site; it has two per layer
-  int64_t prefix_rows = 0;                 ///< rows of each sample before its text
 };
 
 /// Builds OPT; `add_unit` adds its units to a model.

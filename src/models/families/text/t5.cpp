@@ -131,8 +131,9 @@ class T5 : public TextOnlyModel<EncoderDecoder> {
                   " heads of ", config_.head_size, ")");
   }
   ModelInputs inputs() const override {
-    return {.max_text_tokens = kMaxWidth, .vocabulary = config_.vocabulary, .key_lengths = true,
-            .label_rows = label_rows_, .decoder_start = config_.decoder_start};
+    ModelInputs inputs = t5_inputs(config_);
+    inputs.text.label_rows = label_rows_;
+    return inputs;
   }
 
  private:
@@ -155,6 +156,11 @@ class T5 : public TextOnlyModel<EncoderDecoder> {
 
 }  // namespace
 
+ModelInputs t5_inputs(const T5Config& config) {
+  const StreamInputs tokens{.vocabulary = config.vocabulary, .max_tokens = kMaxWidth, .key_lengths = true};
+  return {.text = tokens, .source = tokens, .decoder_start = config.decoder_start};
+}
+
 EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
                        const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora) {
   Builder build(config, place, settings, lora);
@@ -165,13 +171,13 @@ EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const Model
   EncoderDecoder model;
   Unit& embeddings = add_unit(T5Part::embeddings, place.units + "embeddings");
   model.source = {.unit = &embeddings, .vocabulary = config.vocabulary, .hidden = config.hidden,
-                  .prefix_rows = place.prefix_rows, .dropout = build.dropout(kSourceRows)};
+                  .dropout = build.dropout(kSourceRows)};
   model.source.tokens = embeddings.add(table, {config.vocabulary, config.hidden}, Init::normal(config.init_factor), false,
                                        ParameterKind::embedding);
   for (const char* side : {"encoder", "decoder"})
     embeddings.add_alias(table, concat(place.root, side, ".embed_tokens.weight"));
   model.text = model.source;
-  model.text.prefix_rows = 0, model.text.dropout = build.dropout(kTextRows);
+  model.text.dropout = build.dropout(kTextRows);
   model.encoder = build.stack("encoder", config.layers, false, settings.checkpointing, of(T5Part::encoder));
   model.memory_unit = &add_unit(T5Part::encoder, place.units + "encoder.norm");
   model.memory_norm = add_rms_norm(*model.memory_unit, place.root + "encoder." + final, config.hidden, config.norm_eps);

@@ -20,8 +20,9 @@ enum class T5Part { embeddings, encoder, decoder, head };
 struct T5Place {
   std::string root, units;                 ///< prefixes of the names of parameters, and of units
   uint32_t dropout_site = 0;               ///< number of its first dropout site
-  int64_t prefix_rows = 0;                 ///< rows before the source
 };
+/// Returns the inputs of a T5 that reads nothing before the source.
+ModelInputs t5_inputs(const T5Config& config);
 EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
                        const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora);
 
