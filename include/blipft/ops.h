@@ -78,16 +78,19 @@ struct DropoutAdd {
 
 /// Rotary position embedding (Su et al. 2021), in place. In each head of a row, the pair (x[i], x[i + D / 2]) is
 /// rotated by the angle a = position * frequencies[i]: x[i] cos a - x[i + D / 2] sin a, x[i + D / 2] cos a + x[i] sin
-/// a. It is computed in f32; the angle is one f32 product. `inverse` rotates by -a, which is the gradient.
+/// a. It is computed in f32; the angle is one f32 product. `inverse` rotates by -a, which is the gradient. A row has one
+/// position, or one on each of several axes (time, y and x of a picture's cell), of which axis[i] rotates pair i.
 struct Rotary {
   MatrixView x;                 ///< [M, heads * D], in and out
   int64_t head_size = 0;        ///< D, even, at most 2 * kMaxFrequencies
   int64_t rotated = 0;          ///< even: number of leading elements of each head that are rotated, the others are
                                 ///< unchanged; 0: all D
   float magnitude = 1;          ///< factor of cos and sin (long-context scaling)
-  Tensor positions;             ///< i32 [M]
+  Tensor positions;             ///< i32 [axes, M]
+  int64_t axes() const { return x.rows() > 0 ? positions.numel() / x.rows() : 1; }
   static constexpr int64_t kMaxFrequencies = 128;
   float frequencies[kMaxFrequencies] = {};  ///< [rotated / 2], radians from one position to the next
+  uint8_t axis[kMaxFrequencies] = {};  ///< [rotated / 2], below axes(); not read if there is one axis
   bool inverse = false;
   Tensor amax;                  ///< f32 [1], in and out, optional, only if all D are rotated: raised to the largest |x|
                                 ///< (Fp8Magnitude)

@@ -226,11 +226,13 @@ void CpuOps::attention_backward(const AttentionBackward& args, Stream) {
 void CpuOps::rotary(const Rotary& args, Stream) {
   check_args(args);
   const int64_t n = args.x.cols(), d = args.head_size, half = (args.rotated > 0 ? args.rotated : d) / 2;
-  for_each(args.x.rows(), [&](int64_t r) {
+  const int64_t rows = args.x.rows(), axes = args.axes();
+  for_each(rows, [&](int64_t r) {
     float* x = thread_buffer(0, n);
     load_row(args.x, r, x);
-    const auto position = static_cast<float>(args.positions.as<const int32_t>()[r]);
     for (int64_t i = 0; i < half; ++i) {
+      const int64_t axis = axes > 1 ? args.axis[i] : 0;
+      const auto position = static_cast<float>(args.positions.as<const int32_t>()[axis * rows + r]);
       const float angle = position * args.frequencies[i], c = std::cos(angle) * args.magnitude;
       const float s = (args.inverse ? -std::sin(angle) : std::sin(angle)) * args.magnitude;
       for (float* head = x; head < x + n; head += d) {

@@ -93,7 +93,7 @@ void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation 
                             const LaunchContext& context);
 /// Computes a product of few rows if our kernel is faster than cuBLASLt for it. Returns false if it did nothing.
 bool launch_few_rows(const LinearForward& args, const LaunchContext& context);
-/// Runs a CacheWrite with rotary embedding in one kernel.
+/// Runs a CacheWrite with rotary embedding by positions on one axis in one kernel.
 void launch_turn_into_cache(const CacheWrite& args, const LaunchContext& context);
 void launch_activate(const Tensor& x, const Tensor& y, Activation activation, const LaunchContext& context);
 void launch_add(const Tensor& from, const Tensor& to, const LaunchContext& context);

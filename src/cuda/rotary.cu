@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// Positions on one axis.
 struct RotaryArgs {
   int64_t row_stride = 0;
   int pairs = 0, heads = 0;                  ///< pairs of a head that are rotated: D / 2, or fewer
@@ -20,6 +21,17 @@ struct RotaryArgs {
   const int32_t* positions = nullptr;
   unsigned* amax = nullptr;                  ///< optional
   float frequencies[Rotary::kMaxFrequencies] = {};
+
+  /// Returns the position of a row that rotates pair i.
+  __device__ __forceinline__ int32_t position(int64_t row, int) const { return positions[row]; }
+};
+
+/// Positions on several axes.
+struct AxesRotaryArgs : RotaryArgs {
+  int64_t rows = 0;
+  uint8_t axis[Rotary::kMaxFrequencies] = {};
+
+  __device__ __forceinline__ int32_t position(int64_t row, int i) const { return positions[axis[i] * rows + row]; }
 };
 
 RotaryArgs kernel_args_of(const Rotary& args) {
@@ -40,11 +52,12 @@ RotaryArgs kernel_args_of(const Rotary& args) {
 struct Angles {
   float cosines[Rotary::kMaxFrequencies], sines[Rotary::kMaxFrequencies];
 
-  __device__ __forceinline__ void fill(const RotaryArgs& args, int64_t row) {
+  template <class Args>
+  __device__ __forceinline__ void fill(const Args& args, int64_t row) {
     const int thread = threadIdx.x;
     if (thread >= args.pairs) return;
     float s, c;
-    sincosf(static_cast<float>(args.positions[row]) * args.frequencies[thread], &s, &c);
+    sincosf(static_cast<float>(args.position(row, thread)) * args.frequencies[thread], &s, &c);
     cosines[thread] = c * args.magnitude;
     sines[thread] = (args.inverse ? -s : s) * args.magnitude;
   }
@@ -75,8 +88,8 @@ struct Turned {
 };
 
 /// One block per row.
-template <class T, int N>
-__global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_constant__ RotaryArgs args) {
+template <class T, int N, class Args>
+__device__ __forceinline__ void rotate_row(T* x, const Args& args) {
   __shared__ __align__(16) Angles angles;
   join_chain();
   angles.fill(args, blockIdx.x);
@@ -92,6 +105,16 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_con
     if (args.amax) most = larger(larger(most, packed<T>(turned.a)), packed<T>(turned.b));
   }
   if (args.amax) raise_by_block(most, args.amax);
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_constant__ RotaryArgs args) {
+  rotate_row<T, N>(x, args);
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) axes_rotary_kernel(T* x, const __grid_constant__ AxesRotaryArgs args) {
+  rotate_row<T, N>(x, args);
 }
 
 /// Destination of the last `kv_heads` heads of x, which are the keys, and of the values.
@@ -157,13 +180,18 @@ void dispatch_pack(const Rotary& args, int pairs, const MatrixView& beside, std:
 void CudaOps::rotary(const Rotary& args, Stream stream) {
   check_args(args);
   const LaunchContext context = this->context(stream);
-  const RotaryArgs kernel_args = kernel_args_of(args);
   if (args.x.rows() == 0) return;
+  AxesRotaryArgs kernel_args{kernel_args_of(args), args.x.rows()};
+  std::copy_n(args.axis, kernel_args.pairs, kernel_args.axis);
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_pack<T>(args, kernel_args.pairs, {}, {args.x.data}, [&](auto n) {
-      launch_overlapped(rotary_kernel<T, decltype(n)::value>, blocks_of(args.x.rows()), kThreads, 0, context, args.x.as<T>(),
-                        kernel_args);
+      constexpr int N = decltype(n)::value;
+      const auto run = [&](auto kernel, const auto& of_kernel) {
+        launch_overlapped(kernel, blocks_of(args.x.rows()), kThreads, 0, context, args.x.as<T>(), of_kernel);
+      };
+      if (args.axes() == 1) run(rotary_kernel<T, N>, static_cast<const RotaryArgs&>(kernel_args));
+      else run(axes_rotary_kernel<T, N>, kernel_args);
     });
   });
 }

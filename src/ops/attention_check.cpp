@@ -98,7 +98,10 @@ void check_args(const Rotary& args) {
                       " that divides ", args.x.cols(), " columns"));
   if (args.rotated < 0 || args.rotated % 2 != 0 || args.rotated > d) [[unlikely]]
     check.fail(concat("rotated ", args.rotated, " is not an even number of at most the head size, ", d));
-  check.vector(args.positions, "positions", DType::i32, args.x.rows());
+  const int64_t pairs = (args.rotated > 0 ? args.rotated : d) / 2;
+  check.vector(args.positions, "positions", DType::i32, args.axes() * args.x.rows());
+  check.require(args.axes() == 1 || *std::max_element(args.axis, args.axis + pairs) < args.axes(),
+                "a pair is rotated by an axis without positions");
   if (!args.amax) return;
   check.vector(args.amax, "amax", DType::f32, 1);
   check.require(args.rotated == 0 || args.rotated == d, "amax is that of heads that turn as a whole");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/blocks/attention.h"
 #include "ops/op_reference.h"
 
 namespace blipft::test {
@@ -160,6 +161,45 @@ TEST_SUITE("cpu_ops") {
         CHECK_CLOSE(c.read(a.x), expected, t == kF32 ? 1e-4 : bound(t));
         CHECK_CLOSE(c.read(inverse.x), c.read(MatrixView(before).columns(0, width)), bound(t));
         CHECK(c.read(MatrixView(x).columns(width, kBehind)) == c.read(MatrixView(before).columns(width, kBehind)));
+      }
+  }
+
+  TEST_CASE("rotary positions on three axes: pairs of the axes in chunks, and interleaved") {
+    struct Form {
+      std::vector<int64_t> sections;
+      bool interleaved;
+    };
+    // Of Qwen2.5-VL and Qwen3-VL, and of their tiny models.
+    for (const Form& form : {Form{{16, 24, 24}, false}, Form{{24, 20, 20}, true}, Form{{4, 6, 6}, false}, Form{{6, 5, 5}, true}})
+      for (const bool inverse : {false, true}) {
+        const int64_t pairs = form.sections[0] + form.sections[1] + form.sections[2], size = 2 * pairs, heads = 3;
+        constexpr int64_t kRows = 6;
+        OpContext c(cpu());
+        const Tensor before = c.input("x", kF32, {kRows, heads * size}), x = c.inout("x", kF32, {kRows, heads * size});
+        const Vec positions{0, 1, 2, 40, 7, 900, /**/ 0, 1, 3, 44, 8, 901, /**/ 0, 1, 2, 47, 19, 902};
+        Rotary a{.x = x, .head_size = size, .inverse = inverse};
+        a.positions = c.values("positions", DType::i32, positions).view({3, kRows});
+        const RotaryAxes axes = rotary_axes(form.sections, form.interleaved);
+        std::copy(axes.begin(), axes.end(), a.axis);
+        for (int64_t i = 0; i < pairs; ++i)
+          a.frequencies[i] = std::pow(10000.0f, -static_cast<float>(i) / static_cast<float>(pairs));
+        c.run([&](Ops& ops, Stream s) { ops.rotary(a, s); });
+        Vec expected = c.read(before);
+        for (int64_t r = 0; r < kRows; ++r)
+          for (int64_t h = 0; h < heads; ++h)
+            for (int64_t i = 0; i < pairs; ++i) {
+              const auto t = form.sections[0], y = form.sections[1], w = form.sections[2];
+              const int64_t axis = !form.interleaved         ? (i < t ? 0 : i < t + y ? 1 : 2)
+                                   : i % 3 == 1 && i < 3 * y ? 1
+                                   : i % 3 == 2 && i < 3 * w ? 2
+                                                             : 0;
+              const double angle = at(positions, axis * kRows + r) * static_cast<double>(a.frequencies[i]) * (inverse ? -1 : 1);
+              double &first = at(expected, (r * heads + h) * size + i), &second = at(expected, (r * heads + h) * size + pairs + i);
+              const double old = first;
+              first = old * std::cos(angle) - second * std::sin(angle);
+              second = second * std::cos(angle) + old * std::sin(angle);
+            }
+        CHECK_CLOSE(c.read(x), expected, 1e-4);  // the angle is one f32 product, off by up to 902 * 2^-24
       }
   }
 

@@ -161,16 +161,17 @@ inline void add_cache_write(Cases& cases, DType t) {
 }
 
 struct TurnedShape {
-  int64_t rows, heads, kv_heads, d, rotated, behind;
+  int64_t rows, heads, kv_heads, d, rotated, behind, axes = 1;
 };
 
 /// Rotary positions on the way into the cache.
 inline void add_turn_into_cache(Cases& cases, DType t) {
   for (const TurnedShape& v : {TurnedShape{1, 32, 32, 128, 0, 0}, {1, 14, 2, 64, 0, 0}, {5, 3, 1, 6, 0, 3}, {7, 4, 4, 22, 0, 0},
-                               {21, 8, 2, 80, 32, 8}, {64, 4, 2, 96, 72, 0}, {3, 6, 3, 256, 64, 0}, {2, 5, 5, 2, 0, 8}, {9, 2, 1, 20, 6, 4}})
+                               {21, 8, 2, 80, 32, 8}, {64, 4, 2, 96, 72, 0}, {3, 6, 3, 256, 64, 0}, {2, 5, 5, 2, 0, 8}, {9, 2, 1, 20, 6, 4},
+                               {9, 6, 2, 32, 0, 0, 3}})
     for (const bool by_slot : {false, true})
       cases.push_back({title(t, "cache_write turned ", v.rows, "x", v.heads, "/", v.kv_heads, "x", v.d, " rotated ", v.rotated,
-                             " of ", v.behind, by_slot ? " slots" : ""), t, false, [=](OpContext& c) {
+                             " of ", v.behind, v.axes > 1 ? " on three axes" : "", by_slot ? " slots" : ""), t, false, [=](OpContext& c) {
         constexpr int64_t kPlaces = 5;
         const int64_t q = v.heads * v.d, kv = v.kv_heads * v.d;
         const Tensor qkv = c.inout("qkv", t, {v.rows, q + 2 * kv + v.behind});
@@ -179,14 +180,15 @@ inline void add_turn_into_cache(Cases& cases, DType t) {
         a.rotary.magnitude = v.rotated ? 1.25f : 1;
         std::vector<double> positions, slots, places;
         for (int64_t r = 0; r < v.rows; ++r) {
-          positions.push_back(static_cast<double>(r * 37 % 2048));
           slots.push_back(static_cast<double>(v.rows - 1 - r));
           places.push_back(r % 4 == 2 ? -1 : static_cast<double>(r % kPlaces));
         }
+        for (int64_t r = 0; r < v.axes * v.rows; ++r) positions.push_back(static_cast<double>(r * 37 % 2048));
         a.rotary.positions = integers(c, "positions", positions);
         const int64_t turned = v.rotated ? v.rotated : v.d;
         for (int64_t i = 0; i < turned / 2; ++i)
-          a.rotary.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(turned));
+          a.rotary.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(turned)),
+          a.rotary.axis[i] = static_cast<uint8_t>(i % v.axes);
         if (by_slot) a.slots = integers(c, "slots", slots);
         a.places = integers(c, "places", places);
         a.cache = {c.inout("cached keys", t, {v.rows * kPlaces, kv}), c.inout("cached values", t, {v.rows * kPlaces, kv}), kPlaces};

@@ -27,6 +27,21 @@ inline void add_rotary(Cases& cases, DType t, int64_t rows, int64_t heads, int64
     }});
 }
 
+/// Positions on three axes, whose pairs take turns.
+inline void add_axes_rotary(Cases& cases, DType t, int64_t rows, int64_t heads, int64_t head_size) {
+  for (bool inverse : {false, true})
+    cases.push_back({title(t, "rotary on three axes ", rows, "x", heads, "x", head_size, inverse ? " inverse" : ""), t, false,
+                     [=](OpContext& c) {
+      Rotary a{.x = c.inout("x", t, {rows, heads * head_size}), .head_size = head_size, .inverse = inverse};
+      a.positions = c.input("positions", DType::i32, {3, rows}, 0, 2048);
+      for (int64_t i = 0; i < head_size / 2; ++i) {
+        a.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(head_size));
+        a.axis[i] = static_cast<uint8_t>(i % 3);
+      }
+      c.run([&](Ops& ops, Stream s) { ops.rotary(a, s); });
+    }});
+}
+
 inline void add_swiglu(Cases& cases, DType t, int64_t rows, int64_t inner) {
   cases.push_back({title(t, "swiglu ", rows, "x", inner), t, false, [=](OpContext& c) {
     Swiglu a, in_place;
@@ -53,6 +68,7 @@ inline void add_llama_ops(Cases& cases, DType t) {
     add_rms_norm(cases, t, samples, tokens, n);
   for (auto [heads, size] : {std::pair<int64_t, int64_t>{1, 2}, {3, 22}, {5, 64}, {36, 64}, {4, 100}, {3, 128}, {2, 6}})
     for (int64_t behind : {0, 8, 3}) add_rotary(cases, t, 21, heads, size, behind);
+  for (auto [heads, size] : {std::pair<int64_t, int64_t>{1, 6}, {5, 22}, {12, 128}}) add_axes_rotary(cases, t, 37, heads, size);
   for (auto [rows, inner] : {std::pair<int64_t, int64_t>{1, 1}, {5, 33}, {37, 88}, {9, 5632}, {3, 11008}, {700, 48}})
     add_swiglu(cases, t, rows, inner);
 }

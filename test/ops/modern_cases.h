@@ -40,9 +40,10 @@ inline void add_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, i
 }
 
 /// Norms of heads that positions then turn, heads of `head_size`; backward in place. Without `parameters` gamma is frozen.
-inline void add_turned_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, int64_t size, int64_t head_size, bool parameters) {
+inline void add_turned_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, int64_t size, int64_t head_size, bool parameters,
+                                 int64_t axes = 1) {
   for (const RmsForm& form : {RmsForm{0, false}, RmsForm{1, true}})
-    cases.push_back({title(t, "head norm ", rows, "x", groups, "x", size, " turned by ", head_size, form.offset > 0 ? " gemma" : "",
+    cases.push_back({title(t, "head norm ", rows, "x", groups, "x", size, " turned by ", head_size, axes > 1 ? " on three axes" : "", form.offset > 0 ? " gemma" : "",
                            parameters ? " parameters" : ""), t, false, [=](OpContext& c) {
       const int64_t n = groups * size, behind = 16;
       const auto view = [&](const Tensor& of) { return MatrixView(of).columns(8, n); };
@@ -50,10 +51,11 @@ inline void add_turned_head_norm(Cases& cases, DType t, int64_t rows, int64_t gr
                         .gamma = c.input("gamma", t, {size}, 0.5, 1.5), .rms = form,
                         .y = view(c.inout("y", t, {rows, n + behind})), .rstd = c.output("rstd", kF32, {rows, groups}), .rotary = {}};
       std::vector<double> positions;
-      for (int64_t r = 0; r < rows; ++r) positions.push_back(static_cast<double>(r * 37 % 2048));
+      for (int64_t r = 0; r < axes * rows; ++r) positions.push_back(static_cast<double>(r * 37 % 2048));
       Rotary turn{.x = f.y, .head_size = head_size, .magnitude = 1.19f, .positions = c.values("positions", DType::i32, positions)};
       for (int64_t i = 0; i < head_size / 2; ++i)
-        turn.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(head_size));
+        turn.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(head_size)),
+        turn.axis[i] = static_cast<uint8_t>(i % axes);
       f.rotary = turn;
       const MatrixView dy = view(c.inout("dy", t, {rows, n + behind}));
       HeadNormBackward b{.dy = dy, .x = f.x, .size = size, .gamma = f.gamma, .rms = form, .rstd = f.rstd,
@@ -312,6 +314,7 @@ inline void add_modern_ops(Cases& cases, DType t) {
   for (auto [rows, groups, size, head] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 1, 2, 2}, {7, 3, 22, 22}, {37, 8, 64, 64},
       {2051, 5, 128, 128}, {300, 32, 128, 128}, {21, 4, 256, 256}, {13, 3, 80, 80}, {5, 2, 512, 64}})
     for (bool parameters : {false, true}) add_turned_head_norm(cases, t, rows, groups, size, head, parameters);
+  add_turned_head_norm(cases, t, 37, 8, 64, 64, false, 3);
   for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {40, 64}, {2100, 328}, {20, 2304}, {20, 4096},
       {9, 9000}})
     add_rms_forms(cases, t, rows, n);

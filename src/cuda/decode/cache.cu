@@ -107,7 +107,8 @@ void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
   check_args(args);
   if (args.k.numel() == 0) return;
   const LaunchContext launch = context(stream);
-  if (args.rotary.x) return launch_turn_into_cache(args, launch);
+  if (args.rotary.x && args.rotary.axes() == 1) return launch_turn_into_cache(args, launch);
+  if (args.rotary.x) rotary(args.rotary, stream);
   const WriteArgs write{.slots = args.slots.as<const int32_t>(), .places = args.places.as<const int32_t>(),
                         .cache_places = args.cache.places, .k_stride = args.k.row_stride, .v_stride = args.v.row_stride,
                         .cols = args.k.cols()};

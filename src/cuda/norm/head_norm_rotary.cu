@@ -151,7 +151,7 @@ template <class T>
 bool takes(const Rotary& rotary, int64_t size, const Tensor& gamma, const MatrixView& x, const MatrixView& y) {
   constexpr int N = kVector<T>;
   const auto in_packs = [](const MatrixView& view) { return view.row_stride % N == 0 && aligned16(view.data); };
-  return rotary.head_size == size && (rotary.rotated == 0 || rotary.rotated == size) && size / 2 % N == 0 && size / 2 / N <= 32 &&
+  return rotary.axes() == 1 && rotary.head_size == size && (rotary.rotated == 0 || rotary.rotated == size) && size / 2 % N == 0 && size / 2 / N <= 32 &&
          aligned16(gamma.data) && in_packs(x) && in_packs(y);
 }
 

@@ -8,6 +8,19 @@
 
 namespace blipft {
 
+RotaryAxes rotary_axes(std::span<const int64_t> sections, bool interleaved) {
+  RotaryAxes axes{};
+  size_t next = 0;
+  const size_t count = sections.size();
+  for (size_t a = 0; a < count; ++a)
+    for (int64_t n = 0; n < sections[a]; ++n, ++next) {
+      const size_t pair = interleaved ? count * static_cast<size_t>(n) + a : next;
+      BLIPFT_CHECK(pair < axes.size(), "sections of more than ", axes.size(), " pairs");
+      axes[pair] = static_cast<uint8_t>(a);
+    }
+  return axes;
+}
+
 AttentionForward Attention::arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved,
                                       const Tensor& qk) const {
   const int64_t q = shape_.q_width(), kv = shape_.kv_width(), t = call.tokens;
@@ -37,6 +50,7 @@ Rotary Attention::rotary(const LayerCall& call, const MatrixView& heads, bool in
   Rotary args{.x = heads, .head_size = shape_.head_size, .rotated = shape_.rotary->rotated, .magnitude = shape_.rotary->magnitude,
               .positions = call.positions, .inverse = inverse};
   std::copy(shape_.rotary->frequencies.begin(), shape_.rotary->frequencies.end(), args.frequencies);
+  std::copy(shape_.rotary->axes.begin(), shape_.rotary->axes.end(), args.axis);
   return args;
 }
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "models/blocks/block.h"
 #include "models/blocks/norm.h"
@@ -18,10 +19,16 @@ namespace blipft {
 
 /// Rotation in radians per position, [rotated / 2].
 using RotaryFrequencies = std::array<float, Rotary::kMaxFrequencies>;
+/// The axis whose position rotates a pair, [rotated / 2]; see Rotary.
+using RotaryAxes = std::array<uint8_t, Rotary::kMaxFrequencies>;
+/// Divides the pairs among axes (M-RoPE). sections[a] pairs belong to axis a. `interleaved`: axis a > 0 of n has the pairs
+/// i with i % n = a and i < n * sections[a], and axis 0 has the others. Else the pairs of an axis are consecutive.
+RotaryAxes rotary_axes(std::span<const int64_t> sections, bool interleaved);
 
 /// Rotary positions of a layer, see Rotary.
 struct RotaryPositions {
   RotaryFrequencies frequencies{};
+  RotaryAxes axes{};
   int64_t rotated = 0;                     ///< rotated elements of a head; 0: all
   float magnitude = 1;
 };
