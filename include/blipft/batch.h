@@ -6,11 +6,13 @@
 //
 // A stream has rows of each sample, and is packed independently of the other streams: the rows of a micro-batch's samples
 // are concatenated without padding, and attention never crosses a sample boundary. A padded batch is the special case in
-// which all samples have the same number of rows. The rows of a sample are a segment that the model computes (Q rows of a
-// picture, or none) and the tokens of a text.
+// which all samples have the same number of rows. The rows of a sample are a list of segments: rows of pictures, which the
+// model computes, and tokens. Either the first segment of each sample has Q rows of a picture, or pictures of any number
+// and size stand anywhere in place of tokens.
 //
 // Dimension legend: M micro-batches, B samples of a micro-batch, P picture side; in a stream: T maximum tokens of a sample,
-// Q rows of a sample's first segment, S = Q + T maximum rows of a sample, R rows of a micro-batch.
+// Q rows of a sample's first segment, S = Q + T maximum rows of a sample, R rows of a micro-batch, N picture rows of a
+// micro-batch that stand anywhere.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +36,9 @@ struct StreamInputs {
   int64_t vocabulary = 0;                  ///< ids are below this; 0: the model does not read the stream
   int64_t max_tokens = 0;                  ///< maximum number of tokens that the model has positions for
   int64_t first_rows = 0;                  ///< Q
-  int64_t position_axes = 0;               ///< number of positions of each row; 0: it reads none
+  bool pictures = false;                   ///< true: rows of pictures stand anywhere in place of tokens
+  int64_t position_axes = 0;               ///< 1: it reads the position of each row; 3: positions on the axes time, y and x
+                                           ///< (M-RoPE); 0: none
   bool key_lengths = false;                ///< true: reads the number of rows of each sample that are not padding
   bool label_rows = false;                 ///< true: reads the row that predicts each label
   bool splits_text = false;                ///< true: reads the rows of texts as rows of their own too; positions are theirs
@@ -81,6 +85,7 @@ struct TextShape {
                                              ///< of rows; 0: every sample has T
   int64_t source_tokens = 0;                 ///< U; 0: there are no sources
   int64_t packed_source_rows = 0;            ///< as packed_rows, for sources
+  int64_t picture_rows = 0;                  ///< N, of the text
   bool packed() const { return packed_rows > 0; }
   StreamShape text() const { return {tokens, packed_rows}; }
   StreamShape source() const { return {source_tokens, packed_source_rows}; }
@@ -111,6 +116,8 @@ struct StreamRows {
                                            ///< its sample the next id, or -100 if that is no training target
   Tensor label_rows;                       ///< i32 [labels]: sample * S + row of the sample that predicts the label
   Tensor sample_keys;                      ///< i64 [B], keys of the samples for dropout
+  Tensor picture_of_row;                   ///< i32 [R], with pictures: the picture row that stands there; -1: a token
+  Tensor row_of_picture;                   ///< i32 [N], with pictures: the row where each picture row stands; -1: nowhere
   Packing packing;                         ///< of the R rows; absent if every sample has S rows
   Packing text_packing;                    ///< of the R - B * Q rows of tokens, with splits_text; absent likewise
 };
@@ -133,6 +140,7 @@ enum class BatchField {
   pixels, sample_keys,                     ///< as in MicroBatch
   label_counts,                            ///< f32 [M], labels that are not -100
   ids, labels, lengths, positions, key_lengths, label_rows,  ///< as in StreamRows
+  picture_of_row, row_of_picture,
   starts, padded_rows, text_starts, text_padded_rows         ///< of its two packings
 };
 struct BatchPart {
@@ -194,12 +202,19 @@ class BatchLayout {
   int64_t bytes_ = 0;
 };
 
+/// A picture among the tokens of a text. Its cells are rows, in row-major order, each in place of one token.
+struct PictureSegment {
+  int64_t first = 0;                       ///< index of the first of these tokens
+  int64_t height = 0, width = 0;           ///< in cells
+};
+
 /// The text of a sample.
 struct TokenizedText {
   std::vector<int32_t> ids;
   std::vector<uint8_t> learnt;             ///< [ids]: 1 if the token is a training target; learnt[0] is always 0
   std::vector<int32_t> instruction;        ///< ids of the instruction, if the model reads one
   std::vector<int32_t> source;             ///< ids of the source, if the model has an encoder
+  std::vector<PictureSegment> pictures;    ///< of the text, ascending, if the model reads pictures anywhere
   bool cut = false;                        ///< true: the text had more than data.max_text_tokens and was truncated
   /// Returns the ids of a stream.
   const std::vector<int32_t>& of(BatchStream stream) const {

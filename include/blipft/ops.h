@@ -210,12 +210,15 @@ struct VisionEmbed {
 
 /// Input rows of the language model: `prefix` rows of image features, then embedded text, plus learned positions. Row t
 /// of sample b gets position t + 2, or 1 if t >= prefix_rows + lengths[b] (OPT's offset and padding). Packed: a sample
-/// has at most Q + T and at least Q + lengths[b] rows; ids without a row are ignored.
+/// has at most Q + T and at least Q + lengths[b] rows; ids without a row are ignored. With prefix_of_row the rows of image
+/// features may stand anywhere, in place of tokens, whose ids are ignored.
 struct TextEmbed {
   Tensor ids;                   ///< i32 [B, T]
   Tensor lengths;               ///< i32 [B], number of valid text tokens
-  Tensor prefix;                ///< [B * Q, N], optional; in backward: gradient, out, optional
+  Tensor prefix;                ///< [B * Q, N] or [P, N], optional; in backward: gradient, out, optional
   int64_t prefix_rows = 0;      ///< Q
+  Tensor prefix_of_row;         ///< i32 [rows of x], optional, with Q = 0: the row of prefix that stands there; -1: a token
+  Tensor row_of_prefix;         ///< i32 [P], goes with it: the row of x where each row of prefix stands; -1: nowhere
   Tensor tokens;                ///< [V, N]; in backward: parameter gradient, optional
   Tensor positions;             ///< [rows, N], optional; in backward: parameter gradient, optional
   int64_t padding_id = -1;      ///< the token row of this id gets no gradient here (padding_idx of torch.nn.Embedding)

@@ -26,14 +26,21 @@ int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
 /// Returns the maximum number of rows of a sample.
 int64_t max_rows(const TextEmbed& args) { return args.prefix_rows + args.ids.cols(); }
 
-/// Calls f(i, r) in order for every id index i that has a row r.
+/// Returns the row of args.prefix for row r of x, which is row t of sample b; -1 if a token stands there.
+int64_t prefix_row(const TextEmbed& args, int64_t r, int64_t b, int64_t t) {
+  if (args.prefix_of_row) return args.prefix_of_row.as<const int32_t>()[r];
+  return t < args.prefix_rows ? b * args.prefix_rows + t : -1;
+}
+
+/// Calls f(i, r) in order for every id index i of a token that has a row r.
 template <class F>
 void for_ids(const TextEmbed& args, F f) {
   const int64_t samples = args.ids.rows(), tokens = args.ids.cols(), most = max_rows(args);
   for (int64_t b = 0; b < samples; ++b) {
     const int64_t first = first_row(args.packing, b, most) + args.prefix_rows;
     const int64_t count = std::min(tokens, first_row(args.packing, b + 1, most) - first);
-    for (int64_t t = 0; t < count; ++t) f(b * tokens + t, first + t);
+    for (int64_t t = 0; t < count; ++t)
+      if (prefix_row(args, first + t, b, args.prefix_rows + t) < 0) f(b * tokens + t, first + t);
   }
 }
 
@@ -51,6 +58,10 @@ void check_numbers(const TextEmbed& args) {
   for (int64_t b = 0; args.packing && b < args.lengths.numel(); ++b)
     BLIPFT_CHECK(rows_of(args.packing, b, 0) >= args.prefix_rows + lengths[b], "packed sample ", b, " has ",
                  rows_of(args.packing, b, 0), " rows, expected at least ", args.prefix_rows, " + ", lengths[b]);
+  const int32_t *picture = args.prefix_of_row.as<const int32_t>(), *row = args.row_of_prefix.as<const int32_t>();
+  for (int64_t r = 0; picture && r < args.x.rows(); ++r)
+    BLIPFT_CHECK(picture[r] < args.row_of_prefix.numel() && (picture[r] < 0 || row[picture[r]] == r), "prefix_of_row[", r,
+                 "] is ", picture[r], ", which stands elsewhere");
   const int32_t* ids = args.ids.as<const int32_t>();
   if (args.tokens) for_ids(args, [&](int64_t i, int64_t) {
     BLIPFT_CHECK(ids[i] >= 0 && ids[i] < args.tokens.rows(), "token id ", ids[i], " is outside of the table of ",
@@ -183,9 +194,10 @@ void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
   for_each(args.x.rows(), [&](int64_t r) {
     const auto [b, t] = sample_row(args.packing, r, most);
     float* x = thread_buffer(0, n);
-    if (t < args.prefix_rows) load(args.prefix, (b * args.prefix_rows + t) * n, n, x);
+    const int64_t picture = prefix_row(args, r, b, t);
+    if (picture >= 0) load(args.prefix, picture * n, n, x);
     else load(args.tokens, ids[b * tokens + t - args.prefix_rows] * n, n, x);
-    if (t >= args.prefix_rows && scale != 1) {
+    if (picture < 0 && scale != 1) {
       for (int64_t c = 0; c < n; ++c) x[c] *= scale;
       round_to(args.x.dtype, x, n);
     }
@@ -204,8 +216,11 @@ void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
   const int64_t most = max_rows(args);
   const int32_t* ids = args.ids.as<const int32_t>();
   if (args.prefix) for_each(args.prefix.rows(), [&](int64_t r) {
-    const int64_t b = r / args.prefix_rows, t = r % args.prefix_rows;
-    copy_row(args.x, first_row(args.packing, b, most) + t, args.prefix, r);
+    const auto first = [&](int64_t b) { return first_row(args.packing, b, most); };
+    const int64_t q = args.prefix_rows, row = q > 0 ? first(r / q) + r % q : args.row_of_prefix.as<const int32_t>()[r];
+    if (row >= 0) return copy_row(args.x, row, args.prefix, r);
+    const int64_t bytes = args.prefix.cols() * dtype_size(args.prefix.dtype);
+    std::memset(args.prefix.as<char>() + r * bytes, 0, static_cast<size_t>(bytes));
   });
   if (args.tokens) {
     std::vector<Occurrence> uses;

@@ -16,6 +16,7 @@ struct TextArgs {
   const int32_t *starts = nullptr, *padded_rows = nullptr;   ///< packed samples only
   const int32_t* row_positions = nullptr;                    ///< forward only: positions of rows in their texts
   float token_scale = 1;                                     ///< rounded to the compute dtype
+  const int32_t *prefix_of_row = nullptr, *row_of_prefix = nullptr;  ///< prefix rows anywhere only
 
   /// Returns the first row of a sample in x.
   template <bool kPacked>
@@ -37,13 +38,14 @@ __global__ void text_embed_kernel(const T* __restrict__ prefix, const T* __restr
   join_chain();
   const int64_t row = args.padded_rows ? args.padded_rows[blockIdx.x] : blockIdx.x, rows = args.prefix + args.text;
   const int64_t sample = row / rows, t = row % rows;
-  const T* from = t < args.prefix ? prefix + (sample * args.prefix + t) * args.cols
-                                  : tokens + args.ids[sample * args.text + t - args.prefix] * args.cols;
+  const int64_t picture = args.prefix_of_row ? args.prefix_of_row[blockIdx.x] : t < args.prefix ? sample * args.prefix + t : -1;
+  const T* from = picture >= 0 ? prefix + picture * args.cols
+                               : tokens + args.ids[sample * args.text + t - args.prefix] * args.cols;
   const T* position = positions ? positions + position_of(args, sample, t) * args.cols : nullptr;
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
     float v[N];
     load(from + c, v);
-    if (args.token_scale != 1 && t >= args.prefix) {
+    if (args.token_scale != 1 && picture < 0) {
 #pragma unroll
       for (int j = 0; j < N; ++j) v[j] = to_float(from_float<T>(v[j] * args.token_scale));
     }
@@ -68,30 +70,31 @@ __device__ __forceinline__ void add_to_table(Out* row, float (&sums)[N]) {
   store(row, sums);
 }
 
-/// True if text token `i` of the batch has a row in x.
-template <bool kPacked>
+/// True if text token `i` of the batch has a row in x; kScattered: one in which no row of a picture stands.
+template <bool kPacked, bool kScattered = false>
 __device__ __forceinline__ bool has_row(const TextArgs& args, int64_t i) {
-  if constexpr (!kPacked) return true;
+  if constexpr (!kPacked && !kScattered) return true;
   const int64_t sample = divided(i, args.text);
-  return args.starts[sample] + args.prefix + i - sample * args.text < args.starts[sample + 1];
+  const int64_t row = args.first_row<kPacked>(sample) + args.prefix + i - sample * args.text;
+  if constexpr (!kScattered) return row < args.starts[sample + 1];
+  else return (!kPacked || row < args.starts[sample + 1]) && args.prefix_of_row[row] < 0;
 }
 
 /// blockIdx.x is a text token of the batch, blockIdx.y a tile of columns. The block of an id's first occurrence with a
 /// row in x adds all rows of that id in order; the other blocks exit.
-template <class T, class Out, int N, bool kPacked>
-__global__ void __launch_bounds__(kThreads)
-token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArgs args) {
+template <class T, class Out, int N, bool kPacked, bool kScattered>
+__device__ __forceinline__ void add_token_gradients(const T* __restrict__ x, Out* __restrict__ tokens, const TextArgs& args) {
   __shared__ uint32_t matches[kThreads / 32];
   const int64_t own = blockIdx.x, count = args.samples * args.text;
   const int32_t id = args.ids[own];
-  if (id == args.padding_id || !has_row<kPacked>(args, own)) return;
+  if (id == args.padding_id || !has_row<kPacked, kScattered>(args, own)) return;
   constexpr int64_t kScanned = 16 * kThreads;  // ids between two checks for an earlier occurrence, which is often near
   for (int64_t base = 0; base < own; base += kScanned) {
     const int64_t end = base + kScanned < own ? base + kScanned : own;
     bool earlier = false;
 #pragma unroll 4
     for (int64_t i = base + threadIdx.x; i < end; i += kThreads)
-      earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // no branch: the loads of four rounds overlap
+      earlier |= (args.ids[i] == id) & has_row<kPacked, kScattered>(args, i);  // no branch: the loads of four rounds overlap
     if (__syncthreads_or(earlier)) return;
   }
 
@@ -99,7 +102,7 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
   float sums[N] = {};
   for (int64_t base = own; base < count; base += kThreads) {
     const int64_t i = base + threadIdx.x;
-    const uint32_t found = __ballot_sync(0xffffffffu, i < count && args.ids[i] == id && has_row<kPacked>(args, i));
+    const uint32_t found = __ballot_sync(0xffffffffu, i < count && args.ids[i] == id && has_row<kPacked, kScattered>(args, i));
     __syncthreads();  // all threads have read the matches of the preceding iteration
     if (threadIdx.x % 32 == 0) matches[threadIdx.x / 32] = found;
     __syncthreads();
@@ -121,6 +124,18 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
     for (int j = 0; j < N; ++j) sums[j] *= args.token_scale;
   }
   add_to_table(tokens + id * args.cols + column, sums);
+}
+
+template <class T, class Out, int N, bool kPacked>
+__global__ void __launch_bounds__(kThreads)
+token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArgs args) {
+  add_token_gradients<T, Out, N, kPacked, false>(x, tokens, args);
+}
+
+template <class T, class Out, int N, bool kPacked>
+__global__ void __launch_bounds__(kThreads)
+scattered_token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArgs args) {
+  add_token_gradients<T, Out, N, kPacked, true>(x, tokens, args);
 }
 
 constexpr int kPositionWarps = 16;
@@ -190,14 +205,19 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
   add_to_table(positions + position * args.cols + column, sums);
 }
 
-/// Copies the prefix rows out of x. One block per row.
+/// Copies the prefix rows out of x; those that stand nowhere become 0. One block per row.
 template <class T, int N>
 __global__ void prefix_gradient_kernel(const T* __restrict__ x, T* __restrict__ prefix, TextArgs args) {
-  const int64_t sample = blockIdx.x / args.prefix, t = blockIdx.x % args.prefix;
-  const int64_t first = args.starts ? args.starts[sample] : sample * (args.prefix + args.text);
-  const T* from = x + (first + t) * args.cols;
+  int64_t row;
+  if (args.row_of_prefix) {
+    row = args.row_of_prefix[blockIdx.x];
+  } else {
+    const int64_t sample = blockIdx.x / args.prefix, t = blockIdx.x % args.prefix;
+    row = (args.starts ? args.starts[sample] : sample * (args.prefix + args.text)) + t;
+  }
+  const T* from = x + row * args.cols;
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N)
-    *reinterpret_cast<Pack<T, N>*>(prefix + blockIdx.x * args.cols + c) = load_pack<N>(from + c);
+    *reinterpret_cast<Pack<T, N>*>(prefix + blockIdx.x * args.cols + c) = row >= 0 ? load_pack<N>(from + c) : Pack<T, N>{};
 }
 
 TextArgs kernel_args(const TextEmbed& args) {
@@ -206,7 +226,8 @@ TextArgs kernel_args(const TextEmbed& args) {
           .starts = args.packing.starts.as<const int32_t>(),
           .padded_rows = args.packing.padded_rows.as<const int32_t>(),
           .row_positions = args.row_positions.as<const int32_t>(),
-          .token_scale = args.x.dtype == DType::bf16 ? bf16_to_float(float_to_bf16(args.token_scale)) : args.token_scale};
+          .token_scale = args.x.dtype == DType::bf16 ? bf16_to_float(float_to_bf16(args.token_scale)) : args.token_scale,
+          .prefix_of_row = args.prefix_of_row.as<const int32_t>(), .row_of_prefix = args.row_of_prefix.as<const int32_t>()};
 }
 
 unsigned row_threads(int64_t cols, int width) {
@@ -282,8 +303,10 @@ void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
       const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(ceil_div(text.cols, kThreads * N)));
       if (count == 0) return;
       dispatch_bool(static_cast<bool>(args.packing), [&](auto packed) {
-        token_gradient_kernel<T, Out, N, decltype(packed)::value><<<grid, kThreads, 0, launch.stream>>>(
-            args.x.as<const T>(), args.tokens.as<Out>(), text);
+        constexpr bool kPacked = decltype(packed)::value;
+        const auto kernel = args.prefix_of_row ? scattered_token_gradient_kernel<T, Out, N, kPacked>
+                                               : token_gradient_kernel<T, Out, N, kPacked>;
+        kernel<<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(), args.tokens.as<Out>(), text);
       });
       BLIPFT_CUDA_LAUNCHED("token_gradient_kernel");
     });

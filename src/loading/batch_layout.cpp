@@ -32,6 +32,8 @@ void BatchLayout::add_stream(BatchStream stream) {
                 {BatchField::positions, in.position_axes > 0, {in.position_axes, in.splits_text ? text : all}},
                 {BatchField::key_lengths, in.key_lengths, {b}},
                 {BatchField::label_rows, in.label_rows, {predicted ? labels() : 0}},
+                {BatchField::picture_of_row, in.pictures, {all}},
+                {BatchField::row_of_picture, in.pictures, {text_.picture_rows}},
                 {BatchField::starts, packed, {b + 1}},
                 {BatchField::padded_rows, packed, {all}},
                 {BatchField::text_starts, packed && in.splits_text, {b + 1}},
@@ -80,7 +82,8 @@ StreamRows BatchLayout::stream(BatchStream stream, void* block, int64_t m) const
           .ids = field(BatchField::ids), .lengths = field(BatchField::lengths),
           .key_lengths = field(BatchField::key_lengths), .positions = field(BatchField::positions),
           .labels = field(BatchField::labels), .label_rows = field(BatchField::label_rows),
-          .sample_keys = of(BatchField::sample_keys, block, m),
+          .sample_keys = of(BatchField::sample_keys, block, m), .picture_of_row = field(BatchField::picture_of_row),
+          .row_of_picture = field(BatchField::row_of_picture),
           .packing = {field(BatchField::starts), field(BatchField::padded_rows)},
           .text_packing = {field(BatchField::text_starts), field(BatchField::text_padded_rows)}};
 }

@@ -39,13 +39,60 @@ void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int
   starts[rows.size()] = static_cast<int32_t>(start);
 }
 
-/// Writes the positions of the rows of samples: 0, 1, ..., `last` at most.
-void write_positions(const Tensor& positions, const std::vector<int64_t>& rows, int64_t last) {
+/// Writes the positions of the rows of samples. On one axis they are 0, 1, ..., `last` at most. On three axes, tokens count
+/// up on all; the cells of a picture have the next position, to which y adds the cell's row and x its column; behind the
+/// picture the larger of its sides has been counted. `before`: rows before the tokens of a sample.
+void write_positions(const Tensor& positions, const std::vector<int64_t>& rows, std::span<const BatchSample> samples,
+                     int64_t before, int64_t last) {
   if (!positions) return;
+  const int64_t axes = positions.shape[0], all = positions.shape[1];
   int32_t* out = positions.as<int32_t>();
-  for (int64_t axis = 0; axis < positions.shape[0]; ++axis)
-    for (const int64_t of_sample : rows)
-      for (int64_t t = 0; t < of_sample; ++t) *out++ = static_cast<int32_t>(std::min(t, last));
+  const auto put = [&](int64_t time, int64_t y, int64_t x) {
+    for (int64_t axis = 0; axis < axes; ++axis)
+      out[axis * all] = static_cast<int32_t>(axis == 0 ? time : axis == 1 ? y : x);
+    ++out;
+  };
+  for (size_t b = 0; b < rows.size(); ++b) {
+    const int32_t* const end = out + rows[b];
+    int64_t next = 0;
+    const auto put_tokens = [&](int64_t count) {
+      for (; count > 0; --count, ++next) put(std::min(next, last), next, next);
+    };
+    int64_t done = -before;                // tokens
+    for (const PictureSegment& picture : axes > 1 ? samples[b].text.pictures : std::vector<PictureSegment>()) {
+      put_tokens(picture.first - done);
+      for (int64_t cell = 0; cell < picture.height * picture.width; ++cell)
+        put(next, next + cell / picture.width, next + cell % picture.width);
+      next += std::max(picture.height, picture.width);
+      done = picture.first + picture.height * picture.width;
+    }
+    put_tokens(end - out);
+  }
+}
+
+/// Writes which picture row stands in which row. The picture rows follow each other in the order of the samples.
+void write_pictures(const StreamRows& stream, const std::vector<int64_t>& rows, std::span<const BatchSample> samples) {
+  if (!stream.picture_of_row) return;
+  int32_t *const picture_of_row = stream.picture_of_row.as<int32_t>(), *row_of_picture = stream.row_of_picture.as<int32_t>();
+  std::fill_n(picture_of_row, stream.rows, -1);
+  std::fill_n(row_of_picture, stream.row_of_picture.numel(), -1);
+  int64_t start = stream.first_rows;
+  int32_t next = 0;
+  for (size_t b = 0; b < samples.size(); start += rows[b++]) {
+    int64_t end = 0;
+    for (const PictureSegment& picture : samples[b].text.pictures) {
+      const int64_t cells = picture.height * picture.width;
+      BLIPFT_CHECK(picture.first >= end && picture.first + cells <= samples[b].text.size() &&
+                       next + cells <= stream.row_of_picture.numel(),
+                   "a picture of ", cells, " rows at token ", picture.first, " does not fit into ", samples[b].text.size(),
+                   " tokens, or all pictures not into ", stream.row_of_picture.numel(), " rows");
+      end = picture.first + cells;
+      for (int64_t row = start + picture.first; row < start + end; ++row) {
+        row_of_picture[next] = static_cast<int32_t>(row);
+        picture_of_row[row] = next++;
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -92,8 +139,9 @@ std::vector<int64_t> BatchWriter::write_stream(const BatchLayout& layout, BatchS
   write_packing(out.text_packing, text_rows, tokens);
   for (int64_t& of_sample : rows) of_sample += inputs.first_rows;
   write_packing(out.packing, rows, out.max_rows);
-  if (inputs.splits_text) write_positions(out.positions, text_rows, inputs.max_tokens - 1);
-  else write_positions(out.positions, rows, inputs.first_rows + inputs.max_tokens - 1);
+  write_pictures(out, rows, samples);
+  const int64_t before = inputs.splits_text ? 0 : inputs.first_rows;
+  write_positions(out.positions, inputs.splits_text ? text_rows : rows, samples, before, before + inputs.max_tokens - 1);
   int32_t* ids = out.ids.as<int32_t>();
   for (size_t b = 0; b < samples.size(); ++b, ids += tokens) {
     const std::vector<int32_t>& own = samples[b].text.of(stream);

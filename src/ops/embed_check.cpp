@@ -39,7 +39,13 @@ void check_text(const Checker& check, const TextEmbed& args) {
   if (rows < samples * args.prefix_rows) [[unlikely]]
     check.fail(concat("x has ", rows, " rows, fewer than ", samples, " samples with ", args.prefix_rows,
                       " prefix rows each"));
-  if (args.prefix) check.matrix(args.prefix, "prefix", args.x.dtype, samples * args.prefix_rows, n);
+  if (args.prefix_of_row) {
+    check.vector(args.prefix_of_row, "prefix_of_row", DType::i32, rows);
+    check.vector(args.row_of_prefix, "row_of_prefix", DType::i32, args.row_of_prefix.numel());
+    check.require(args.prefix_rows == 0 && !args.row_positions, "prefix_of_row goes without prefix_rows and row_positions");
+  }
+  const int64_t prefix = args.prefix_of_row ? args.row_of_prefix.numel() : samples * args.prefix_rows;
+  if (args.prefix) check.matrix(args.prefix, "prefix", args.x.dtype, prefix, n);
   if (args.tokens) check.require(args.tokens.cols() == n, "tokens and x have different row sizes");
   if (args.positions) {
     check.require(args.positions.cols() == n, "positions and x have different row sizes");
@@ -83,7 +89,7 @@ void check_backward_args(const VisionEmbed& args) {
 void check_args(const TextEmbed& args) {
   const Checker check{"text_embed_forward"};
   check_text(check, args);
-  check.require(args.prefix_rows == 0 || args.prefix, "prefix is missing");
+  check.require((args.prefix_rows == 0 && !args.prefix_of_row) || args.prefix, "prefix is missing");
   check.dtype(args.tokens, "tokens", args.x.dtype);
   if (args.positions) check.dtype(args.positions, "positions", args.x.dtype);
 }

@@ -131,6 +131,47 @@ void check_text_embed(DType t, DType gradient, bool accumulate, int64_t prefix, 
     CHECK_CLOSE(c.read(b.positions), scatter(dx, n, position, start("dpositions", table_rows)), bound(gradient));
 }
 
+/// Rows of pictures anywhere among the tokens of three samples, one of them without a picture.
+void check_scattered_text_embed(DType t, bool packed) {
+  constexpr int64_t kTokens = 5, kVocabulary = 9, n = 7;
+  const Vec ids{2, 4, 4, 8, 1, /**/ 2, 0, 1, 1, 1, /**/ 2, 4, 3, 3, 3}, lengths{4, 2, 5};
+  const std::vector<int64_t> rows = packed ? std::vector<int64_t>{4, 2, 5} : std::vector<int64_t>{5, 5, 5};
+  const std::vector<std::vector<int64_t>> pictured = {{1, 2}, {}, {0, 4}};  // tokens of each sample
+  std::vector<int64_t> token, trained, picture;
+  Vec picture_of_row, row_of_picture;
+  for (int64_t b = 0; b < 3; ++b)
+    for (int64_t k = 0; k < rows[static_cast<size_t>(b)]; ++k) {
+      const auto& own = pictured[static_cast<size_t>(b)];
+      const bool image = std::count(own.begin(), own.end(), k) > 0;
+      token.push_back(image ? -1 : static_cast<int64_t>(at(ids, b * kTokens + k)));
+      trained.push_back(token.back() == 1 ? -1 : token.back());
+      picture.push_back(image ? static_cast<int64_t>(row_of_picture.size()) : -1);
+      picture_of_row.push_back(static_cast<double>(picture.back()));
+      if (image) row_of_picture.push_back(static_cast<double>(picture_of_row.size() - 1));
+    }
+  row_of_picture.push_back(-1);
+  const auto m = static_cast<int64_t>(token.size());
+  OpContext c(cpu());
+  TextEmbed f{.ids = c.values("ids", DType::i32, ids).view({3, kTokens}), .lengths = c.values("lengths", DType::i32, lengths),
+              .prefix_of_row = c.values("prefix_of_row", DType::i32, picture_of_row),
+              .row_of_prefix = c.values("row_of_prefix", DType::i32, row_of_picture), .padding_id = 1, .token_scale = 2};
+  if (packed) f.packing = make_packing(c, rows, kTokens);
+  TextEmbed b = f;
+  f.prefix = c.input("prefix", t, {5, n}), f.tokens = c.input("tokens", t, {kVocabulary, n}), f.x = c.output("x", t, {m, n});
+  b.prefix = c.output("dprefix", t, {5, n}), b.tokens = c.output("dtokens", t, {kVocabulary, n});
+  b.x = c.input("dx", t, {m, n});
+  c.run([&](Ops& ops, Stream s) {
+    ops.text_embed_forward(f, s);
+    ops.text_embed_backward(b, s);
+  });
+  Vec tokens = gather(c.read(f.tokens), n, token), dtokens = scatter(c.read(b.x), n, trained, zeros(kVocabulary * n));
+  for (Vec* scaled : {&tokens, &dtokens})
+    for (double& x : *scaled) x *= 2;
+  CHECK_CLOSE(c.read(f.x), sum_of(tokens, gather(c.read(f.prefix), n, picture)), bound(t));
+  CHECK(c.read(b.prefix) == scatter(c.read(b.x), n, picture, zeros(5 * n)));
+  CHECK_CLOSE(c.read(b.tokens), dtokens, bound(t));
+}
+
 /// One optimizer and its float64 twin over several steps with changing gradients.
 struct Update {
   DType param, grad, state;
@@ -221,6 +262,8 @@ TEST_SUITE("cpu_rows") {
           check_text_embed(t, gradient, accumulate, 0, true);
           check_text_embed(t, gradient, accumulate, 2, false);
         }
+    for (const DType t : {kF32, kBf16})
+      for (const bool packed : {false, true}) check_scattered_text_embed(t, packed);
     OpContext c(cpu());
     TextEmbed wrong{.ids = c.values("ids", DType::i32, {0, 9}).view({1, 2}),
                     .lengths = c.values("lengths", DType::i32, {2}),

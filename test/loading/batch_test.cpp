@@ -166,6 +166,32 @@ TEST_SUITE("batch") {
     CHECK(smallest_shape(shapes, std::vector<BatchSample>{first, second}, 2) == shapes[2]);
   }
 
+  TEST_CASE("writer: pictures among tokens, with positions on three axes") {
+    const ModelInputs inputs{.text = {.vocabulary = 100, .max_tokens = 60, .pictures = true, .position_axes = 3}};
+    // 4 tokens, a picture of 2 x 3 cells, 4 tokens, a picture of 1 x 2, 5 tokens; a sample without a picture.
+    std::vector<BatchSample> samples = {sample(21, 10, 0), sample(3, 40, 1), sample(2, 50, 2)};
+    samples[0].text.pictures = {{4, 2, 3}, {14, 1, 2}};
+    samples[2].text.pictures = {{0, 1, 1}};
+    Written block({inputs, 1, 3, {21, 26, 0, 0, 10}}, {1, false}, samples);
+    CHECK(block(BatchField::positions) ==
+          Numbers{0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 7, 8, 9, 10, 11, 11, 13, 14, 15, 16, 17, /**/ 0, 1, 2, /**/ 0, 1,
+                  0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 7, 8, 9, 10, 11, 11, 13, 14, 15, 16, 17, /**/ 0, 1, 2, /**/ 0, 1,
+                  0, 1, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, /**/ 0, 1, 2, /**/ 0, 1});
+    CHECK(block(BatchField::row_of_picture) == Numbers{4, 5, 6, 7, 8, 9, 14, 15, 24, -1});
+    const Numbers pictures = block(BatchField::picture_of_row);
+    for (int64_t row = 0; row < 26; ++row) {
+      const Numbers rows = block(BatchField::row_of_picture);
+      const auto found = std::find(rows.begin(), rows.end(), row);
+      CHECK(pictures[static_cast<size_t>(row)] == (found == rows.end() ? -1 : found - rows.begin()));
+    }
+    CHECK(block.layout.micro_batch(block.memory.data(), 0).text.positions.shape == Shape{3, 26});
+    Written padded({inputs, 1, 3, {21, 0, 0, 0, 9}}, {1, false}, samples);
+    CHECK(padded(BatchField::row_of_picture) == Numbers{4, 5, 6, 7, 8, 9, 14, 15, 42});
+    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {21, 26, 0, 0, 8}}, {1, false}, samples), doctest::Contains("into 8 rows"), Error);
+    samples[1].text.pictures = {{2, 1, 2}};
+    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {21, 26, 0, 0, 20}}, {1, false}, samples), doctest::Contains("into 3 tokens"), Error);
+  }
+
   TEST_CASE("writer: padded rows") {
     Written block({kEverything, 2, 2, {4}}, {1, false},
                   {sample(4, 10, 100), sample(2, 20, 101), sample(0, 30, 102), sample(1, 40, 103)});

@@ -33,6 +33,10 @@ inline std::vector<BatchSample> rig_samples(const ModelInputs& inputs = {}) {
         sample.text.instruction.push_back(4 + static_cast<int32_t>(5 * length + 3 * t) % 30);
     samples.push_back(std::move(sample));
   }
+  if (inputs.text.pictures)                // 13 rows in all
+    for (const auto& [sample, picture] : {std::pair<size_t, PictureSegment>{0, {1, 2, 3}}, {2, {0, 1, 2}}, {2, {5, 2, 2}},
+                                          {3, {3, 1, 1}}})
+      samples[sample].text.pictures.push_back(picture);
   return samples;
 }
 /// The weight of each of their labels in the loss.

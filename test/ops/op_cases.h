@@ -82,6 +82,34 @@ inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulat
         ops.text_embed_backward(b, s);
       });
     }});
+  for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{3, 9, 40}, {4, 50, 2560}, {2, 700, 17}})
+    for (const bool packed : {false, true})
+      cases.push_back({title(t, "text_embed ", samples, "x", tokens, "x", n, " with pictures anywhere", tail, packed ? " packed" : ""),
+                       limit, false, [=](OpContext& c) {
+        const auto packed_rows = uneven_rows(samples, 2, tokens);
+        const int64_t m = packed ? total_rows(packed_rows) : samples * tokens;
+        std::vector<double> picture_of_row(static_cast<size_t>(m), -1), row_of_picture, lengths;
+        for (int64_t r = m / 7; r < m; r += r % 3 == 0 ? 1 : r % 5 + 1) {  // picture rows in the order of rows, and two nowhere
+          picture_of_row[static_cast<size_t>(r)] = static_cast<double>(row_of_picture.size());
+          row_of_picture.push_back(static_cast<double>(r));
+        }
+        row_of_picture.insert(row_of_picture.end(), 2, -1);
+        for (int64_t b = 0; b < samples; ++b) lengths.push_back(static_cast<double>(packed_rows[static_cast<size_t>(b)] - 1));
+        const auto pictures = static_cast<int64_t>(row_of_picture.size());
+        TextEmbed f{.ids = c.input("ids", DType::i32, {samples, tokens}, 0, 11), .lengths = c.values("lengths", DType::i32, lengths),
+                    .prefix_of_row = c.values("prefix_of_row", DType::i32, picture_of_row),
+                    .row_of_prefix = c.values("row_of_prefix", DType::i32, row_of_picture), .padding_id = 1, .token_scale = 1.3f};
+        if (packed) f.packing = make_packing(c, packed_rows, tokens);
+        TextEmbed b = f;
+        f.prefix = c.input("prefix", t, {pictures, n}), f.tokens = c.input("tokens", t, {11, n});
+        f.x = c.output("x", t, {m, n});
+        b.prefix = c.output("dprefix", t, {pictures, n}), b.tokens = parameter(c, "dtokens", {11, n});
+        b.x = c.input("dx", t, {m, n}), b.accumulate_tokens = accumulate;
+        c.run([&](Ops& ops, Stream s) {
+          ops.text_embed_forward(f, s);
+          ops.text_embed_backward(b, s);
+        });
+      }});
   cases.push_back({title(t, "text_embed of one place", tail), limit, false, [=](OpContext& c) {
     TextEmbed f;
     f.ids = c.input("ids", DType::i32, {6, 1}, 0, 11);

@@ -4,7 +4,8 @@
 namespace blipft {
 
 TextEmbed TextEmbedding::arguments(const StreamRows& rows, const Tensor& x) const {
-  return {.ids = rows.ids, .lengths = rows.lengths, .prefix_rows = rows.first_rows, .padding_id = padding_id,
+  return {.ids = rows.ids, .lengths = rows.lengths, .prefix_rows = rows.first_rows,
+          .prefix_of_row = rows.picture_of_row, .row_of_prefix = rows.row_of_picture, .padding_id = padding_id,
           .token_scale = token_scale, .packing = rows.packing, .x = x};
 }
 
@@ -54,7 +55,8 @@ Tensor TextEmbedding::backward(const StepContext& context, const StreamRows& row
   const ObservedPhase phase(context, Phase::backward, *unit);
   drop(context, rows, dx);
   TextEmbed args = arguments(rows, dx);
-  if (picture_gradient) args.prefix = take(context, "gradients", dx.dtype, {rows.samples * rows.first_rows, hidden});
+  const int64_t pictures = rows.row_of_picture ? rows.row_of_picture.numel() : rows.samples * rows.first_rows;
+  if (picture_gradient) args.prefix = take(context, "gradients", dx.dtype, {pictures, hidden});
   if (unit->trainable) {
     const UnitGradient gradient = context.units.gradient(*unit);
     set_tables(args, gradient.flat);

@@ -1,7 +1,7 @@
-// The input rows of a language model: of each sample the rows of a picture from another part of the model, then embedded
-// tokens, with learned positions if the model has them.
+// The input rows of a language model: embedded tokens, and rows of pictures from another part of the model, which are the
+// first rows of each sample or stand anywhere in place of tokens. With learned positions, if the model has them.
 //
-// Dimension legend: B samples, Q picture rows of a sample, M rows in total, V vocabulary, H hidden size.
+// Dimension legend: P picture rows in total (B * Q if they come first), M rows in total, V vocabulary, H hidden size.
 #pragma once
 
 #include "models/blocks/block.h"
@@ -18,7 +18,7 @@ class TextEmbedding {
   float token_scale = 1;                   // factor of token rows, see TextEmbed
   DropoutSite dropout;                     // of all rows
 
-  /// Returns [M, H], owned by the caller. Takes ownership of `pictures` [B * Q, H], absent if Q is 0.
+  /// Returns [M, H], owned by the caller. Takes ownership of `pictures` [P, H], absent if P is 0.
   Tensor forward(const StepContext& context, const StreamRows& rows, DType dtype, Tensor pictures) const;
   /// Returns the rows of a decode step, cache.tokens at positions cache.places: [S, H], owned by the caller.
   Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) const;
