@@ -10,6 +10,12 @@
 
 namespace blipft {
 
+/// In pixels.
+struct PictureSize {
+  int64_t height = 0, width = 0;
+  bool operator==(const PictureSize&) const = default;
+};
+
 /// 8-bit RGB, [height, width, 3], rows without padding.
 struct Image {
   int64_t height = 0, width = 0;
@@ -36,17 +42,35 @@ constexpr int64_t max_jpeg_scans = 64;
 /// data that cannot be read is ignored. `name` is used only in error messages. Throws UserError on corrupt or truncated
 /// data. It is stricter than PIL: damage that libjpeg would fill with invented pixels counts as corrupt.
 Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings = {});
-/// Implements PIL's Image.resize((width, height), BICUBIC): antialiased, a = -0.5, 8-bit fixed-point passes. The result
-/// is bit-identical to Pillow 13. Older versions differ by a few levels on pictures much taller than wide because they
-/// never do the vertical pass first.
-Image resize_bicubic(const Image& image, int64_t width, int64_t height);
+enum class ResizeFilter { bilinear, bicubic };  ///< bicubic: a = -0.5
+/// The library whose results are reproduced bit for bit: Pillow 13, or torchvision on a CPU. They differ in the order of
+/// the two passes, in the precision of the weights and in the rounding of normalized values.
+enum class PixelLibrary { pillow, torchvision };
+struct ResizeMethod {
+  ResizeFilter filter = ResizeFilter::bicubic;
+  PixelLibrary library = PixelLibrary::pillow;
+};
+/// Resizes with antialiasing in 8-bit fixed-point passes, as PIL's Image.resize((width, height)) and torchvision's
+/// resize() of u8 tensors do. Pillow before 13 differs by a few levels on pictures much taller than wide because it
+/// never does the vertical pass first.
+Image resize_picture(const Image& image, int64_t width, int64_t height, ResizeMethod method = {});
+
+/// How pictures of any size become rows of patches.
+struct PatchSettings {
+  int64_t patch = 0;                        ///< side of a patch in pixels; 0: all pictures are resized to one size
+  int64_t merge = 2;                        ///< side of a block of patches that become one row of the language model
+  int64_t time = 2;                         ///< equal slices of a patch, which stand for the frames of a video
+  int64_t min_pixels = 3136, max_pixels = 1003520;  ///< limits of a picture's area after resizing
+};
 
 /// The settings in preprocessor_config.json (else processor_config.json's "image_processor"). If the file is missing,
 /// the BLIP-2 defaults are used. Throws UserError naming file, key, found and expected value if the file requires an
 /// operation that this program does not implement.
 struct ImageProcessor {
-  int64_t image_size = 224;                 ///< height and width
+  int64_t image_size = 224;                 ///< height and width of resized pictures without `patches`
   PixelStatistics statistics = {{0.48145466f, 0.4578275f, 0.40821073f}, {0.26862954f, 0.26130258f, 0.27577711f}};
+  ResizeMethod resize;
+  PatchSettings patches;
   static ImageProcessor from_directory(const std::string& model_directory);
 };
 

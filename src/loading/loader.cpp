@@ -280,7 +280,7 @@ class PrefetchLoader final : public DataLoader {
                       "data.path and model.path");
     const Image picture = decode_image(source.picture->data(), source.picture->size(), source.name,
                                        {loading_.exif_orientation, loading_.transparency == Transparency::white});
-    resize_bicubic_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, pixels);
+    resize_picture_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, {}, pixels);
   }
 
   /// Writes everything except pixels. The shape of the step depends on the texts of all its samples.

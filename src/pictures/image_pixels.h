@@ -8,6 +8,9 @@
 
 namespace blipft {
 
+// Contraction to fused multiply-adds would change the last bit of a result, and therefore a few pixels.
+#define BLIPFT_NO_FMA __attribute__((optimize("fp-contract=off")))
+
 /// Throws the UserError for a picture that cannot be decoded.
 [[noreturn]] void refuse_picture(const std::string& name, const std::string& what);
 

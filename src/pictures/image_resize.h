@@ -7,7 +7,7 @@
 
 namespace blipft {
 
-/// Does the same as resize_bicubic, but writes into `out`, u8 [height, width, 3].
-void resize_bicubic_into(const Image& image, int64_t width, int64_t height, uint8_t* out);
+/// Does the same as resize_picture, but writes into `out`, u8 [height, width, 3].
+void resize_picture_into(const Image& image, int64_t width, int64_t height, ResizeMethod method, uint8_t* out);
 
 }  // namespace blipft

@@ -70,7 +70,7 @@ std::vector<uint8_t> thumbnail_jpeg(const Image& image, int64_t max_side) {
   if (side <= max_side)
     return writer.write(image.rgb.data(), image.width, image.height) ? writer.bytes() : std::vector<uint8_t>();
   const auto scaled = [&](int64_t length) { return std::max<int64_t>(1, (length * max_side + side / 2) / side); };
-  const Image small = resize_bicubic(image, scaled(image.width), scaled(image.height));
+  const Image small = resize_picture(image, scaled(image.width), scaled(image.height));
   return writer.write(small.rgb.data(), small.width, small.height) ? writer.bytes() : std::vector<uint8_t>();
 }
 

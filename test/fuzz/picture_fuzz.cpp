@@ -9,6 +9,6 @@ BLIPFT_FUZZ_TARGET(picture) {
       const Image image =
           decode_image(reinterpret_cast<const uint8_t*>(input.data()), input.size(), "picture", settings);
       if (static_cast<int64_t>(image.rgb.size()) != image.width * image.height * 3) std::abort();
-      (void)resize_bicubic(image, 8, 8);
+      (void)resize_picture(image, 8, 8);
     });
 }

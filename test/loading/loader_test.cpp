@@ -73,7 +73,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       }
       const auto encoded = dataset.read(slots[i].sample);
       const Image decoded = decode_image(encoded.picture->data(), encoded.picture->size(), "x");
-      const Image expected = resize_bicubic(decoded, size, size);
+      const Image expected = resize_picture(decoded, size, size);
       const uint8_t* pixels = part<uint8_t>(batch, BatchField::pixels) + i * size * size * 3;
       CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
     }
@@ -189,7 +189,7 @@ TEST_SUITE("loader") {
                                              std::make_shared<ByteTokenizer>(), {dataset}, device);
         const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
                                            {turn, transparency == std::string("white")});
-        const Image expected = resize_bicubic(decoded, 12, 12);
+        const Image expected = resize_picture(decoded, 12, 12);
         const uint8_t* pixels = part<uint8_t>(*loader->next(), BatchField::pixels);
         results.push_back(expected.rgb);
         CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));

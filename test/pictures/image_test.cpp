@@ -137,7 +137,7 @@ TEST_SUITE("image") {
     for (const json& record : index["resize"]) {
       const std::string expected = record["expected"];
       CAPTURE(expected);
-      const Image image = resize_bicubic(decode_file(golden_path("images/" + record["file"].get<std::string>())), record["width"],
+      const Image image = resize_picture(decode_file(golden_path("images/" + record["file"].get<std::string>())), record["width"],
                                          record["height"]);
       CHECK(image.width == record["width"].get<int64_t>());
       CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + expected))) == 0);
@@ -201,7 +201,7 @@ TEST_SUITE("image") {
       const auto start = now();
       const Image photo = decode_file(file);
       const auto decoded = now();
-      const Image small = resize_bicubic(photo, processor.image_size, processor.image_size);
+      const Image small = resize_picture(photo, processor.image_size, processor.image_size);
       decode_seconds += std::chrono::duration<double>(decoded - start).count();
       resize_seconds += std::chrono::duration<double>(now() - decoded).count();
       CHECK(crc32(small.rgb) == record["crc32"].get<uint32_t>());

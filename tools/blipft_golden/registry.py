@@ -15,6 +15,7 @@ PARTS = {
     "generation": ("generation", "model_generation"),
     "metrics": ("metrics",),
     "images": ("images",),
+    "pixels": ("pixels",),
     "quantize": ("quantize",),
     "safetensors": ("safetensors_file",),
 }

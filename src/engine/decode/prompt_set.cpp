@@ -9,7 +9,7 @@ namespace blipft {
 
 std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::string& name, int64_t size,
                                const DecodeSettings& settings) {
-  return resize_bicubic(decode_image(encoded.data(), encoded.size(), name, settings), size, size).rgb;
+  return resize_picture(decode_image(encoded.data(), encoded.size(), name, settings), size, size).rgb;
 }
 
 PromptSet::PromptSet(const Config& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs,
@@ -72,7 +72,7 @@ Image PromptSet::picture(int64_t index) const {
 }
 
 std::vector<uint8_t> PromptSet::pixels(const Image& picture) const {
-  return resize_bicubic(picture, inputs_.picture_size, inputs_.picture_size).rgb;
+  return resize_picture(picture, inputs_.picture_size, inputs_.picture_size).rgb;
 }
 
 std::optional<std::vector<uint8_t>> PromptSet::pixels_of_sample(int64_t index) const {
