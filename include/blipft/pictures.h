@@ -63,14 +63,16 @@ struct PatchSettings {
   int64_t min_pixels = 3136, max_pixels = 1003520;  ///< limits of a picture's area after resizing
 };
 
-/// The settings in preprocessor_config.json (else processor_config.json's "image_processor"). If the file is missing,
-/// the BLIP-2 defaults are used. Throws UserError naming file, key, found and expected value if the file requires an
-/// operation that this program does not implement.
+/// The settings of a model's image processor, from processor_config.json's "image_processor" or, if that is missing,
+/// preprocessor_config.json. Keys that the file lacks keep the values of `defaults`, which the model family chooses:
+/// with `patches.patch` set, the file is read as that of a processor of patches. Throws UserError naming file, key, found
+/// and expected value if the file requires an operation that this program does not implement.
 struct ImageProcessor {
   int64_t image_size = 224;                 ///< height and width of resized pictures without `patches`
   PixelStatistics statistics = {{0.48145466f, 0.4578275f, 0.40821073f}, {0.26862954f, 0.26130258f, 0.27577711f}};
-  ResizeMethod resize;
+  ResizeMethod resize;                      ///< the filter is the only one that the file may name
   PatchSettings patches;
+  static ImageProcessor from_directory(const std::string& model_directory, const ImageProcessor& defaults);
   static ImageProcessor from_directory(const std::string& model_directory);
 };
 

@@ -261,10 +261,59 @@ TEST_SUITE("image") {
     names(R"({"image_std": [0.5, 0, 0.5]})", {"image_std", "0"});
   }
 
-  TEST_CASE("processor_config.json holds the same settings one level down") {
+  TEST_CASE("processor_config.json holds the same settings one level down, and takes precedence") {
     TemporaryDirectory directory;
-    std::ofstream(directory.path / "processor_config.json")
-        << R"({"image_processor": {"size": {"height": 98, "width": 98}}, "num_query_tokens": 32})";
-    CHECK(ImageProcessor::from_directory(directory.path.string()).image_size == 98);
+    directory.write("preprocessor_config.json", R"({"size": {"height": 56, "width": 56}})");
+    const auto size = [&] { return ImageProcessor::from_directory(directory.path.string()).image_size; };
+    directory.write("processor_config.json", R"({"num_query_tokens": 32})");
+    CHECK(size() == 56);
+    directory.write("processor_config.json",
+                    R"({"image_processor": {"size": {"height": 98, "width": 98}}, "num_query_tokens": 32})");
+    CHECK(size() == 98);
+  }
+
+  TEST_CASE("processor files of pictures of any size, and of bilinear ones") {
+    TemporaryDirectory directory;
+    const auto load = [&](const std::string& text, const ImageProcessor& defaults) {
+      directory.write("preprocessor_config.json", text);
+      return ImageProcessor::from_directory(directory.path.string(), defaults);
+    };
+    ImageProcessor any_size, square;
+    any_size.patches.patch = 14;
+    square.resize.filter = ResizeFilter::bilinear;
+
+    // As Qwen3-VL, Qwen2.5-VL and Gemma 3 publish them.
+    const ImageProcessor qwen3 = load(R"({"size": {"longest_edge": 16777216, "shortest_edge": 65536}, "patch_size": 16,
+        "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+        "processor_class": "Qwen3VLProcessor", "image_processor_type": "Qwen2VLImageProcessorFast"})", any_size);
+    CHECK(qwen3.patches.min_pixels == 65536);
+    CHECK(qwen3.patches.max_pixels == 16777216);
+    CHECK(qwen3.patches.patch == 16);
+    CHECK(qwen3.statistics.std[1] == 0.5f);
+    const ImageProcessor qwen25 = load(R"({"min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "merge_size": 2,
+        "size": {"min_pixels": 1, "max_pixels": 2}, "temporal_patch_size": 2})", any_size);
+    CHECK(qwen25.patches.min_pixels == 3136);
+    CHECK(qwen25.patches.max_pixels == 12845056);
+    CHECK(qwen25.statistics.mean[0] == 0.48145466f);
+    CHECK(load("{}", any_size).patches.max_pixels == 1003520);
+    CHECK(load(R"({"do_convert_rgb": null, "do_pan_and_scan": null, "image_processor_type": "Gemma3ImageProcessor",
+        "image_seq_length": 256, "pan_and_scan_max_num_crops": null, "resample": 2, "size": {"height": 896, "width": 896}})",
+               square).image_size == 896);
+
+    const auto names = [&](const ImageProcessor& defaults, const std::string& text, const std::vector<std::string>& parts) {
+      const std::string found = message_of([&] { (void)load(text, defaults); });
+      CAPTURE(found);
+      CHECK(found.starts_with(directory / "preprocessor_config.json" + ": "));
+      for (const std::string& part : parts) CHECK(found.find(part) != std::string::npos);
+    };
+    names(square, R"({"do_pan_and_scan": true})", {"key \"do_pan_and_scan\" is true, expected false"});
+    names(square, R"({"resample": 3})", {"key \"resample\" is 3, expected 2 (bilinear)"});
+    names(any_size, R"({"resample": 2})", {"key \"resample\" is 2, expected 3 (bicubic)"});
+    names(any_size, R"({"size": {"height": 56, "width": 56}})", {"key \"size\"", "shortest_edge"});
+    names(any_size, R"({"size": 56})", {"key \"size\" is 56"});
+    names(any_size, R"({"max_pixels": 0})", {"key \"max_pixels\" is 0"});
+    names(any_size, R"({"patch_size": 2000})", {"key \"patch_size\" is 2000, expected a whole number from 1 to 1024"});
+    names(any_size, R"({"min_pixels": 4000, "max_pixels": 3999})", {"found pictures of 4000 to 3999 pixels"});
+    names(any_size, R"({"min_pixels": 1, "max_pixels": 783})", {"one block of 28 x 28 pixels"});
   }
 }
