@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,9 +43,23 @@ constexpr int64_t max_jpeg_scans = 64;
 /// data that cannot be read is ignored. `name` is used only in error messages. Throws UserError on corrupt or truncated
 /// data. It is stricter than PIL: damage that libjpeg would fill with invented pixels counts as corrupt.
 Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings = {});
+
+/// An encoded picture of which only parts are read: read(offset, out, bytes) copies exactly `bytes` bytes.
+struct EncodedPicture {
+  int64_t size = 0;
+  std::function<void(int64_t offset, void* out, int64_t bytes)> read;
+};
+EncodedPicture encoded_picture(const uint8_t* bytes, size_t size);
+/// Returns the size of the picture that decode_image() would return, but reads only the headers: for a JPEG usually the
+/// first 64 KiB, for a PNG and a WebP the headers of their chunks. Throws the UserError of decode_image() for a damaged
+/// header; other damage is not noticed.
+PictureSize picture_size(const EncodedPicture& picture, const std::string& name, const DecodeSettings& settings = {});
+/// Returns the picture_size() of a file. Throws UserError naming the file if it cannot be read.
+PictureSize picture_size_of_file(const std::string& file, const DecodeSettings& settings = {});
+
 enum class ResizeFilter { bilinear, bicubic };  ///< bicubic: a = -0.5
-/// The library whose results are reproduced bit for bit: Pillow 13, or torchvision on a CPU. They differ in the order of
-/// the two passes, in the precision of the weights and in the rounding of normalized values.
+/// The library whose results are reproduced bit for bit: Pillow 13, or torchvision on a CPU. They differ in the order
+/// of the two passes, in the precision of the weights and in the rounding of normalized values.
 enum class PixelLibrary { pillow, torchvision };
 struct ResizeMethod {
   ResizeFilter filter = ResizeFilter::bicubic;
@@ -65,8 +80,8 @@ struct PatchSettings {
 
 /// The settings of a model's image processor, from processor_config.json's "image_processor" or, if that is missing,
 /// preprocessor_config.json. Keys that the file lacks keep the values of `defaults`, which the model family chooses:
-/// with `patches.patch` set, the file is read as that of a processor of patches. Throws UserError naming file, key, found
-/// and expected value if the file requires an operation that this program does not implement.
+/// with `patches.patch` set, the file is read as that of a processor of patches. Throws UserError naming file, key,
+/// found and expected value if the file requires an operation that this program does not implement.
 struct ImageProcessor {
   int64_t image_size = 224;                 ///< height and width of resized pictures without `patches`
   PixelStatistics statistics = {{0.48145466f, 0.4578275f, 0.40821073f}, {0.26862954f, 0.26130258f, 0.27577711f}};

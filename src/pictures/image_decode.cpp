@@ -147,10 +147,9 @@ void cmyk_row_to_rgb(const uint8_t* cmyk, int64_t width, uint8_t* rgb) {
   }
 }
 
-Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
-  JpegReader reader(bytes, size);
+/// Reads the header of a JPEG. Returns a picture of its size without pixels.
+Image read_jpeg_header(JpegReader& reader, const std::string& name, const DecodeSettings& settings) {
   if (!reader.read_header(settings.exif_orientation)) refuse_picture(name, reader.message());
-  const int orientation = reader.orientation();
   const int components = reader.components();
   if (components != 1 && components != 3 && components != 4)
     refuse_picture(name, concat("a JPEG with ", components, " channels; 1 (gray), 3 (colour) or 4 (CMYK) are expected"));
@@ -160,6 +159,13 @@ Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, co
     refuse_picture(name, concat("a progressive JPEG of ", image.width, " x ", image.height, " pixels, which takes ", kept,
                       " bytes besides its pixels, at most ", max_jpeg_bytes,
                       " are accepted; store it as a baseline JPEG, or smaller"));
+  return image;
+}
+
+Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  JpegReader reader(bytes, size);
+  Image image = read_jpeg_header(reader, name, settings);
+  const int orientation = reader.orientation(), components = reader.components();
   if (!reader.start()) refuse_picture(name, reader.message());
   std::vector<uint8_t> cmyk(components == 4 ? static_cast<size_t>(image.width * 4) : 0);
   for (int64_t y = 0; y < image.height; ++y) {
@@ -368,12 +374,18 @@ void check_chunks(const uint8_t* bytes, size_t size, const std::string& name) {
   }
 }
 
-Image decode_png(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
-  check_chunks(bytes, size, name);
-  PngReader reader(bytes, size);
+/// Reads the header of a PNG. Returns a picture of its size without pixels.
+Image read_png_header(PngReader& reader, const std::string& name, const DecodeSettings& settings) {
   if (!reader.read_header(settings.white_background)) refuse_picture(name, reader.message());
   Image image;
   set_picture_size(image, reader.width(), reader.height(), name);
+  return image;
+}
+
+Image decode_png(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  check_chunks(bytes, size, name);
+  PngReader reader(bytes, size);
+  Image image = read_png_header(reader, name, settings);
   if (!reader.start()) refuse_picture(name, reader.message());
   const int64_t pixel_bytes = reader.gray16() ? 2 : reader.channels();
   BLIPFT_CHECK(reader.row_bytes() == image.width * pixel_bytes, name, ": ", reader.channels(), " channels, ",
@@ -420,17 +432,37 @@ void set_picture_size(Image& image, int64_t width, int64_t height, const std::st
   image.height = height;
 }
 
-Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+PictureSize jpeg_size(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  JpegReader reader(bytes, size);
+  const Image image = read_jpeg_header(reader, name, settings);
+  return turned_size(image, reader.orientation());
+}
+
+PictureSize png_size(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  PngReader reader(bytes, size);
+  const Image image = read_png_header(reader, name, settings);
+  return turned_size(image, settings.exif_orientation ? reader.orientation() : 1);
+}
+
+PictureFormat picture_format(const uint8_t* bytes, size_t size, const std::string& name) {
   static constexpr uint8_t jpeg_start[] = {0xff, 0xd8, 0xff};
   static constexpr uint8_t png_start[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
   if (size == 0) refuse_picture(name, "the file is empty");
   const auto starts_with = [&](const auto& start) {
     return size >= sizeof start && !std::memcmp(bytes, start, sizeof start);
   };
-  if (starts_with(jpeg_start)) return decode_jpeg(bytes, size, name, settings);
-  if (starts_with(png_start)) return decode_png(bytes, size, name, settings);
-  if (is_webp(bytes, size)) return decode_webp(bytes, size, name, settings);
+  if (starts_with(jpeg_start)) return PictureFormat::jpeg;
+  if (starts_with(png_start)) return PictureFormat::png;
+  if (is_webp(bytes, size)) return PictureFormat::webp;
   refuse_picture(name, concat("neither a JPEG nor a PNG nor a WebP (its first bytes are ", first_bytes(bytes, size), ")"));
+}
+
+Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  switch (picture_format(bytes, size, name)) {
+    case PictureFormat::jpeg: return decode_jpeg(bytes, size, name, settings);
+    case PictureFormat::png: return decode_png(bytes, size, name, settings);
+    default: return decode_webp(bytes, size, name, settings);
+  }
 }
 
 }  // namespace blipft

@@ -12,6 +12,10 @@ namespace blipft {
 /// that cannot be read counts as 1.
 int picture_orientation(const std::string& exif, const std::string& xmp);
 
+/// Returns the size of turned(image, orientation).
+inline PictureSize turned_size(const Image& image, int orientation) {
+  return orientation < 5 ? PictureSize{image.height, image.width} : PictureSize{image.width, image.height};
+}
 /// Returns the picture rotated or mirrored as by ImageOps.exif_transpose.
 Image turned(Image image, int orientation);
 

@@ -1,6 +1,7 @@
 // Functions shared by the picture decoders.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -13,6 +14,15 @@ namespace blipft {
 
 /// Throws the UserError for a picture that cannot be decoded.
 [[noreturn]] void refuse_picture(const std::string& name, const std::string& what);
+
+enum class PictureFormat { jpeg, png, webp };
+/// Returns the format of a file from its first 12 bytes, or refuses the picture.
+PictureFormat picture_format(const uint8_t* bytes, size_t size, const std::string& name);
+
+/// The size after rotation of a JPEG, or of a PNG of which the chunks with pixels may be absent. Refuses what cannot be
+/// decoded, as far as the header shows it.
+PictureSize jpeg_size(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings);
+PictureSize png_size(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings);
 
 /// Sets the size of `image`, or refuses a size beyond the limits for pictures.
 void set_picture_size(Image& image, int64_t width, int64_t height, const std::string& name);

@@ -1,6 +1,7 @@
 // decode_webp: uses libwebp if the build has it (the Makefile looks for its headers).
 #include "pictures/image_webp.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -24,28 +25,40 @@ bool is_webp(const uint8_t* bytes, size_t size) {
 
 bool reads_webp() { return false; }
 
-Image decode_webp(const uint8_t*, size_t, const std::string& name, const DecodeSettings&) {
+[[noreturn]] void refuse_webp(const std::string& name) {
   throw UserError(concat("cannot decode the picture ", name, ": it is a WebP, and this program was built without libwebp; ",
                          "install libwebp-dev and build again (make setup and make do it), or store it as JPEG or PNG"));
 }
+
+Image decode_webp(const uint8_t*, size_t, const std::string& name, const DecodeSettings&) { refuse_webp(name); }
+
+PictureSize webp_size(const EncodedPicture&, const std::string& name, const DecodeSettings&) { refuse_webp(name); }
 
 #else
 
 namespace {
 
 /// Returns the content of the first chunk of this kind, or "" if there is none.
-std::string chunk(const uint8_t* bytes, size_t size, std::string_view kind) {
-  for (size_t at = 12; size - at >= 8;) {          // after the signature: name, length, content, perhaps a padding byte
-    const size_t length = static_cast<size_t>(bytes[at + 4]) | static_cast<size_t>(bytes[at + 5]) << 8 |
-                          static_cast<size_t>(bytes[at + 6]) << 16 | static_cast<size_t>(bytes[at + 7]) << 24;
-    const size_t left = size - at - 8;
+std::string chunk(const EncodedPicture& picture, std::string_view kind) {
+  for (int64_t at = 12; picture.size - at >= 8;) {  // after the signature: name, length, content, a padding byte
+    uint8_t head[8];
+    picture.read(at, head, 8);
+    const int64_t length = int64_t{head[4]} | int64_t{head[5]} << 8 | int64_t{head[6]} << 16 | int64_t{head[7]} << 24;
+    const int64_t left = picture.size - at - 8;
     if (length > left) return {};
-    const auto* text = reinterpret_cast<const char*>(bytes + at);
-    if (std::string_view(text, 4) == kind) return {text + 8, length};
+    if (!kind.compare(0, 4, reinterpret_cast<const char*>(head), 4)) {
+      std::string content(static_cast<size_t>(length), '\0');
+      picture.read(at + 8, content.data(), length);
+      return content;
+    }
     if (left - length < length % 2) return {};
     at += 8 + length + length % 2;
   }
   return {};
+}
+
+int orientation_of(const EncodedPicture& picture) {
+  return picture_orientation(chunk(picture, "EXIF"), chunk(picture, "XMP "));
 }
 
 const char* reason(VP8StatusCode status) {
@@ -56,6 +69,15 @@ const char* reason(VP8StatusCode status) {
     case VP8_STATUS_UNSUPPORTED_FEATURE: return "it has a feature that libwebp does not know";
     default: return "its data are broken";
   }
+}
+
+/// Returns what the first bytes of a file tell. Sets the size of `image`.
+WebPBitstreamFeatures read_features(const uint8_t* bytes, size_t size, const std::string& name, Image& image) {
+  WebPBitstreamFeatures features;
+  const VP8StatusCode status = WebPGetFeatures(bytes, size, &features);
+  if (status != VP8_STATUS_OK) refuse_picture(name, reason(status));
+  set_picture_size(image, features.width, features.height, name);
+  return features;
 }
 
 /// Decodes into `pixels` [height, width, channels], with 3 or 4 channels depending on `mode`.
@@ -86,12 +108,18 @@ void decode_first_frame(const uint8_t* bytes, size_t size, const Image& image, u
 
 bool reads_webp() { return true; }
 
-Image decode_webp(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
-  WebPBitstreamFeatures features;
-  const VP8StatusCode status = WebPGetFeatures(bytes, size, &features);
-  if (status != VP8_STATUS_OK) refuse_picture(name, reason(status));
+PictureSize webp_size(const EncodedPicture& picture, const std::string& name, const DecodeSettings& settings) {
+  uint8_t bytes[64];
+  const int64_t size = std::min(picture.size, int64_t{sizeof bytes});
+  picture.read(0, bytes, size);
   Image image;
-  set_picture_size(image, features.width, features.height, name);
+  read_features(bytes, static_cast<size_t>(size), name, image);
+  return turned_size(image, settings.exif_orientation ? orientation_of(picture) : 1);
+}
+
+Image decode_webp(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  Image image;
+  const WebPBitstreamFeatures features = read_features(bytes, size, name, image);
   const size_t pixels = static_cast<size_t>(image.width * image.height);
   if (!features.has_alpha && !features.has_animation) {
     // Allocated without initialization, because a short file may claim any size.
@@ -111,7 +139,7 @@ Image decode_webp(const uint8_t* bytes, size_t size, const std::string& name, co
     }
   }
   if (!settings.exif_orientation) return image;
-  return turned(std::move(image), picture_orientation(chunk(bytes, size, "EXIF"), chunk(bytes, size, "XMP ")));
+  return turned(std::move(image), orientation_of(encoded_picture(bytes, size)));
 }
 
 #endif

@@ -21,6 +21,19 @@ void cut_patch(const uint8_t* in, int64_t row_bytes, int64_t patch, uint8_t* out
 
 }  // namespace
 
+PatchSettings with_limits(PatchSettings patches, int64_t min_pixels, int64_t max_pixels) {
+  const int64_t block = patches.patch * patches.merge, smallest = block * block;
+  if (min_pixels > 0) patches.min_pixels = min_pixels;
+  if (max_pixels > 0) patches.max_pixels = max_pixels;
+  BLIPFT_USER_CHECK(patches.max_pixels >= smallest, "data.max_pixels: found ", max_pixels, ", expected at least ",
+                    smallest, ", the pixels of one row of the language model. Raise it.");
+  BLIPFT_USER_CHECK(patches.min_pixels <= patches.max_pixels, max_pixels > 0 ? "data.max_pixels" : "data.min_pixels",
+                    ": found ", max_pixels > 0 ? max_pixels : min_pixels, ", expected ",
+                    max_pixels > 0 ? "at least " : "at most ", max_pixels > 0 ? patches.min_pixels : patches.max_pixels,
+                    ", the other limit. Set data.min_pixels and data.max_pixels together.");
+  return patches;
+}
+
 BLIPFT_NO_FMA PictureSize fitted_size(PictureSize size, const PatchSettings& patches, const std::string& name) {
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   BLIPFT_USER_CHECK(std::max(height, width) / std::min(height, width) <= max_aspect_ratio, "cannot use the picture ",

@@ -8,6 +8,10 @@
 
 namespace blipft {
 
+/// Returns `patches` with the limits of data.min_pixels and data.max_pixels; 0 keeps the limit of the model's folder.
+/// Throws UserError naming the key if the minimum exceeds the maximum.
+PatchSettings with_limits(PatchSettings patches, int64_t min_pixels, int64_t max_pixels);
+
 /// Returns the size to which a picture is resized before it is cut into patches ("smart_resize"): multiples of
 /// patch * merge, with an area between min_pixels and max_pixels where the aspect ratio permits it. Throws UserError
 /// naming the picture if one side is more than 200 times as long as the other.

@@ -2,6 +2,7 @@
 // and the photos of the shared data against transformers' BlipImageProcessor.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -95,6 +96,7 @@ TEST_SUITE("image") {
           const Image image = decode_file(golden_path("images/" + file), {turn, white});
           CHECK(image.width == record["width"].get<int64_t>());
           CHECK(image.height == record["height"].get<int64_t>());
+          CHECK(picture_size_of_file(golden_path("images/" + file), {turn, white}) == PictureSize{image.height, image.width});
           // Equal: the default integer DCT and the triangle ("fancy") chroma filter give the same bits in every
           // libjpeg-turbo, and PNG is lossless.
           CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + record["expected"].get<std::string>()))) == 0);
@@ -120,6 +122,8 @@ TEST_SUITE("image") {
       const Image image = decode_file(golden_path("images/" + file), {record["exif_orientation"], record["transparency"] == json("white")});
       CHECK(image.width == record["width"].get<int64_t>());
       CHECK(image.height == record["height"].get<int64_t>());
+      CHECK(picture_size_of_file(golden_path("images/" + file), {record["exif_orientation"]}) ==
+            PictureSize{image.height, image.width});
       // Lossless pictures are bits; of lossy ones a version of libwebp may round a colour the other way.
       const int most = file.starts_with("lossy") ? 1 : 0;
       CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + record["expected"].get<std::string>()))) <= most);
@@ -142,6 +146,36 @@ TEST_SUITE("image") {
       CHECK(image.width == record["width"].get<int64_t>());
       CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + expected))) == 0);
     }
+  }
+
+  TEST_CASE("sizes are read from headers alone") {
+    // A large orientation and thumbnail segment before the frame, and pixels that are not read.
+    const auto small = read_bytes(golden_path("images/orientation_6.jpg"));
+    std::vector<uint8_t> large(small.begin(), small.begin() + 2);
+    for (int i = 0; i < 3; ++i) {
+      const uint8_t head[] = {0xff, 0xed, 0xff, 0xff};
+      large.insert(large.end(), head, head + 4);
+      large.resize(large.size() + 0xfffd);
+    }
+    large.insert(large.end(), small.begin() + 2, small.end());
+    large.resize(large.size() + (1 << 20));
+    int64_t end = 0;
+    EncodedPicture picture = encoded_picture(large.data(), large.size());
+    picture.read = [&, read = picture.read](int64_t offset, void* out, int64_t bytes) {
+      end = std::max(end, offset + bytes);
+      read(offset, out, bytes);
+    };
+    CHECK(picture_size(picture, "large.jpg") == PictureSize{7, 5});
+    CHECK(end == 512 << 10);
+    // Of a cut file the size is known, but not of a cut header.
+    auto bytes = read_bytes(golden_path("images/rgb.png"));
+    CHECK_THROWS_AS(picture_size(encoded_picture(bytes.data(), bytes.size() / 2), "cut.png"), UserError);
+    CHECK(picture_size(encoded_picture(bytes.data(), 33), "cut.png") == PictureSize{13, 19});
+    for (const char* file : {"cut_header.jpg", "cut_header.png", "text.jpg", "empty.jpg"}) {
+      const std::string name = golden_path(std::string("images/") + file);
+      CHECK(message_of([&] { (void)picture_size_of_file(name); }) == message_of([&] { decode_file(name); }));
+    }
+    CHECK(message_of([] { (void)picture_size_of_file("no/such.jpg"); }).find("no/such.jpg") != std::string::npos);
   }
 
   TEST_CASE("broken files are refused by name") {

@@ -135,4 +135,18 @@ TEST_SUITE("picture patches") {
           "cannot use the picture a.png: found 401 x 2 pixels, expected no side more than 200 times as long as the other. "
           "Crop it or remove it from the dataset.");
   }
+
+  TEST_CASE("limits of areas") {
+    const PatchSettings folder = {16, 2, 2, 65536, 16777216};
+    CHECK(with_limits(folder, 0, 0).max_pixels == 16777216);
+    CHECK(with_limits(folder, 0, 100000).max_pixels == 100000);
+    CHECK(with_limits(folder, 1024, 1024).min_pixels == 1024);
+    CHECK(testing::message_of([&] { with_limits(folder, 0, 50000); }) ==
+          "data.max_pixels: found 50000, expected at least 65536, the other limit. Set data.min_pixels and "
+          "data.max_pixels together.");
+    CHECK(testing::message_of([&] { with_limits(folder, 20000000, 0); })
+              .starts_with("data.min_pixels: found 20000000, expected at most 16777216"));
+    CHECK(testing::message_of([&] { with_limits(folder, 1, 1000); })
+              .starts_with("data.max_pixels: found 1000, expected at least 1024, the pixels of one row"));
+  }
 }
