@@ -16,6 +16,9 @@ PARTS = {
     "metrics": ("metrics",),
     "images": ("images",),
     "pixels": ("pixels",),
+    "vision_qwen3_vl": ("vision_models",),
+    "vision_qwen2_5_vl": ("vision_models",),
+    "vision_gemma3": ("vision_models",),
     "quantize": ("quantize",),
     "safetensors": ("safetensors_file",),
 }
