@@ -16,6 +16,7 @@ PARTS = {
     "metrics": ("metrics",),
     "images": ("images",),
     "pixels": ("pixels",),
+    "patch_positions": ("patch_positions",),
     "vision_qwen3_vl": ("vision_models",),
     "vision_qwen2_5_vl": ("vision_models",),
     "vision_gemma3": ("vision_models",),

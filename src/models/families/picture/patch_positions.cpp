@@ -1,0 +1,123 @@
+#include "models/families/picture/patch_positions.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "blipft/error.h"
+
+namespace blipft {
+namespace {
+
+/// The two neighbouring entries of a table's axis, and the weight of each.
+struct AxisTaps {
+  int32_t first = 0, second = 0;
+  float first_weight = 0, second_weight = 0;
+};
+
+AxisTaps axis_taps(int32_t index, int64_t length, int64_t side) {
+  const auto last = static_cast<int32_t>(side - 1);
+  const float place = static_cast<float>(index) * static_cast<float>(last) /
+                      static_cast<float>(std::max<int64_t>(length - 1, 1));
+  const float floor = std::floor(place);
+  AxisTaps taps;
+  taps.first = static_cast<int32_t>(floor);
+  taps.second = std::min(taps.first + 1, last);
+  taps.first_weight = 1.0f - (place - floor);
+  taps.second_weight = 1.0f - std::fabs(place - floor - 1.0f);
+  return taps;
+}
+
+}  // namespace
+
+TextPositions text_positions(std::span<const PositionRun> runs, int64_t merge) {
+  TextPositions positions;
+  const auto add = [&](int64_t time, int64_t row, int64_t column) {
+    const int64_t values[] = {time, row, column};
+    for (size_t axis = 0; axis < 3; ++axis) positions.axes[axis].push_back(static_cast<int32_t>(values[axis]));
+  };
+  for (const PositionRun& run : runs) {
+    const int64_t start = positions.next, height = run.grid.height / merge, width = run.grid.width / merge;
+    for (int64_t i = 0; i < run.text_rows; ++i) add(start + i, start + i, start + i);
+    for (int64_t row = 0; row < height; ++row)
+      for (int64_t column = 0; column < width; ++column) add(start, start + row, start + column);
+    positions.next += run.text_rows + std::max(height, width);
+  }
+  return positions;
+}
+
+std::vector<int32_t> rotary_axes(const std::array<int64_t, 3>& sections, bool interleaved) {
+  const int64_t pairs = sections[0] + sections[1] + sections[2];
+  std::vector<int32_t> axes(static_cast<size_t>(pairs));
+  for (int64_t i = 0; i < pairs; ++i) {
+    const int64_t third = i % 3;
+    if (interleaved) axes[i] = third > 0 && i < 3 * sections[third] ? static_cast<int32_t>(third) : 0;
+    else axes[i] = i < sections[0] ? 0 : i < sections[0] + sections[1] ? 1 : 2;
+  }
+  return axes;
+}
+
+std::vector<PatchPlace> patch_places(std::span<const PatchGrid> grids, int64_t merge) {
+  std::vector<PatchPlace> places;
+  for (const PatchGrid& grid : grids) {
+    BLIPFT_CHECK(grid.height % merge == 0 && grid.width % merge == 0, grid.height, " x ", grid.width, " in ", merge);
+    for (int64_t top = 0; top < grid.height; top += merge)
+      for (int64_t left = 0; left < grid.width; left += merge)
+        for (int64_t i = 0; i < merge * merge; ++i)
+          places.push_back({static_cast<int32_t>(top + i / merge), static_cast<int32_t>(left + i % merge)});
+  }
+  return places;
+}
+
+std::vector<float> tower_angles(std::span<const PatchPlace> places, int64_t head_size) {
+  constexpr double base = 10000;
+  const int64_t size = head_size / 2, pairs = size / 2;
+  BLIPFT_CHECK(pairs * 4 == head_size, "heads of ", head_size, " values");
+  std::vector<float> frequencies;
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(size);
+    frequencies.push_back(1.0f / static_cast<float>(std::pow(base, double{exponent})));
+  }
+  std::vector<float> angles;
+  angles.reserve(places.size() * static_cast<size_t>(size));
+  for (const PatchPlace& place : places)
+    for (const int32_t position : {place.row, place.column})
+      for (const float frequency : frequencies) angles.push_back(static_cast<float>(position) * frequency);
+  return angles;
+}
+
+WindowOrder window_order(std::span<const PatchGrid> grids, int64_t merge, int64_t window) {
+  WindowOrder order;
+  order.starts.push_back(0);
+  int64_t first = 0;
+  for (const PatchGrid& grid : grids) {
+    const int64_t height = grid.height / merge, width = grid.width / merge;
+    for (int64_t top = 0; top < height; top += window)
+      for (int64_t left = 0; left < width; left += window) {
+        const int64_t bottom = std::min(top + window, height), right = std::min(left + window, width);
+        for (int64_t row = top; row < bottom; ++row)
+          for (int64_t column = left; column < right; ++column)
+            order.cells.push_back(static_cast<int32_t>(first + row * width + column));
+        order.starts.push_back(static_cast<int32_t>(static_cast<int64_t>(order.cells.size()) * merge * merge));
+      }
+    first += height * width;
+  }
+  return order;
+}
+
+std::vector<TableTaps> table_taps(std::span<const PatchGrid> grids, int64_t merge, int64_t side) {
+  const std::vector<PatchPlace> places = patch_places(grids, merge);
+  std::vector<TableTaps> all;
+  all.reserve(places.size());
+  for (const PatchGrid& grid : grids)
+    for (int64_t i = 0; i < grid.patches(); ++i) {
+      const PatchPlace place = places[all.size()];
+      const AxisTaps y = axis_taps(place.row, grid.height, side), x = axis_taps(place.column, grid.width, side);
+      const auto row = [&](int32_t down, int32_t right) { return down * static_cast<int32_t>(side) + right; };
+      all.push_back({{row(y.first, x.first), row(y.first, x.second), row(y.second, x.first), row(y.second, x.second)},
+                     {y.first_weight * x.first_weight, y.first_weight * x.second_weight,
+                      y.second_weight * x.first_weight, y.second_weight * x.second_weight}});
+    }
+  return all;
+}
+
+}  // namespace blipft

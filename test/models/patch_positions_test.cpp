@@ -1,0 +1,94 @@
+// Positions of pictures of any size against transformers: the golden set "patch_positions".
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "models/families/picture/patch_positions.h"
+#include "support/golden_files.h"
+
+using namespace blipft;
+using nlohmann::json;
+
+namespace {
+
+/// The runs of text and pictures of a case, and its grids.
+std::vector<PositionRun> runs_of(const json& runs) {
+  std::vector<PositionRun> out;
+  for (const json& run : runs)
+    out.push_back(run.size() == 1 ? PositionRun{run[0], {}} : PositionRun{0, {run[0], run[1]}});
+  return out;
+}
+
+int64_t checksum(const std::vector<int64_t>& values) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < values.size(); ++i) sum += values[i] * (static_cast<int64_t>(i + 1) % 65521) % 65521;
+  return sum % 65521;
+}
+
+/// Compares values [rows, columns] with short() of patch_positions.py: three rows, and the sum.
+void check_values(const std::vector<float>& values, size_t columns, const json& expected) {
+  const size_t rows = values.size() / columns, chosen[] = {0, rows / 2, rows - 1};
+  double sum = 0;
+  for (const float value : values) sum += value;
+  CHECK(sum == doctest::Approx(expected[3].get<double>()).epsilon(1e-6));
+  for (size_t i = 0; i < 3; ++i) {
+    REQUIRE(expected[i].size() == columns);
+    for (size_t c = 0; c < columns; ++c)
+      CHECK(values[chosen[i] * columns + c] == doctest::Approx(expected[i][c].get<double>()).epsilon(2e-7).scale(1e-2));
+  }
+}
+
+void check_tower(const json& golden, const std::vector<PatchGrid>& grids) {
+  const int64_t merge = golden["merge"], head_size = golden["head_size"];
+  const WindowOrder order = window_order(grids, merge, golden["window"]);
+  CHECK(order.cells == golden["cells"].get<std::vector<int32_t>>());
+  CHECK(order.starts == golden["starts"].get<std::vector<int32_t>>());
+  const std::vector<PatchPlace> places = patch_places(grids, merge);
+  std::vector<int64_t> flat, rows;
+  for (const PatchPlace& place : places) flat.insert(flat.end(), {place.row, place.column});
+  CHECK(checksum(flat) == golden["places"].get<int64_t>());
+  std::vector<float> weights;
+  for (const TableTaps& taps : table_taps(grids, merge, golden["side"])) {
+    rows.insert(rows.end(), taps.rows.begin(), taps.rows.end());
+    weights.insert(weights.end(), taps.weights.begin(), taps.weights.end());
+  }
+  CHECK(checksum(rows) == golden["tap_rows"].get<int64_t>());
+  check_values(weights, 4, golden["tap_weights"]);
+  check_values(tower_angles(places, head_size), static_cast<size_t>(head_size / 2), golden["angles"]);
+}
+
+}  // namespace
+
+TEST_SUITE("patch positions") {
+  TEST_CASE("positions, windows, tables and angles are transformers'") {
+    std::ifstream in(testing::golden_path("patch_positions/index.json"));
+    const json cases = json::parse(in);
+    REQUIRE(cases.size() == 300);
+    for (const json& golden : cases) {
+      CAPTURE(golden["runs"].dump());
+      CAPTURE(golden["merge"].get<int64_t>());
+      const std::vector<PositionRun> runs = runs_of(golden["runs"]);
+      const TextPositions positions = text_positions(runs, golden["merge"]);
+      for (size_t axis = 0; axis < 3; ++axis)
+        CHECK(positions.axes[axis] == golden["positions"][axis].get<std::vector<int32_t>>());
+      CHECK(positions.delta() == golden["delta"].get<int64_t>());
+      std::vector<PatchGrid> grids;
+      for (const PositionRun& run : runs)
+        if (run.grid.patches() > 0) grids.push_back(run.grid);
+      if (!grids.empty()) check_tower(golden, grids);
+    }
+  }
+
+  TEST_CASE("the axis of each pair of a head") {
+    const std::vector<int32_t> contiguous = rotary_axes({16, 24, 24}, false), mixed = rotary_axes({24, 20, 20}, true);
+    for (int64_t i = 0; i < 64; ++i) {
+      CAPTURE(i);
+      CHECK(contiguous[i] == (i < 16 ? 0 : i < 40 ? 1 : 2));
+      CHECK(mixed[i] == (i < 60 ? i % 3 : 0));
+    }
+    // As many pairs of time as the sections name, also where the others end at different pairs.
+    CHECK(rotary_axes({6, 5, 5}, true) == std::vector<int32_t>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0});
+    CHECK(rotary_axes({5, 1, 2}, true) == std::vector<int32_t>{0, 1, 2, 0, 0, 2, 0, 0});
+  }
+}
