@@ -17,20 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true if `file`, relative to `root`, is an absolute path or leads out of `root` by "..".
-bool leads_out(const fs::path& file, const fs::path& root) {
-  if (file.is_absolute()) return true;
-  const bool steps_up = std::find(file.begin(), file.end(), "..") != file.end();
-  return steps_up && !io::lies_within(fs::weakly_canonical(root / file), root);
-}
-
-/// Returns true if the file at `path`, with all links resolved, lies in `root`, a path without links.
-bool is_inside(const fs::path& path, const fs::path& root) {
-  std::error_code error;
-  const fs::path found = fs::canonical(path, error);
-  return !error && io::lies_within(found, root);
-}
-
 /// Looks up the picture files of the metadata. Examining every file is slow on network file systems. Therefore each
 /// folder is listed once, and only links are resolved.
 class Folders {
@@ -40,7 +26,7 @@ class Folders {
 
   enum class Found { inside, outside, absent };
   Found find(const std::string& file) {
-    if (!allow_outside_ && leads_out(file, real_root_)) return Found::outside;
+    if (!allow_outside_ && io::leads_out(file, real_root_)) return Found::outside;
     const fs::path path = root_ / file;
     const auto [place, added] = folders_.try_emplace(path.parent_path().string());
     Folder& folder = place->second;
@@ -48,7 +34,7 @@ class Folders {
     const auto found = folder.is_link.find(path.filename().string());
     if (found == folder.is_link.end()) return Found::absent;
     if (allow_outside_) return Found::inside;
-    if (!folder.inside || (found->second && !is_inside(path, real_root_))) return Found::outside;
+    if (!folder.inside || (found->second && !io::is_inside(path, real_root_))) return Found::outside;
     return Found::inside;
   }
 
@@ -59,7 +45,7 @@ class Folders {
   };
   void look_into(const fs::path& path, Folder& folder) const {
     std::error_code error;
-    folder.inside = allow_outside_ || is_inside(path, real_root_);
+    folder.inside = allow_outside_ || io::is_inside(path, real_root_);
     for (fs::directory_iterator item(path, error), end; !error && item != end; item.increment(error)) {
       std::error_code broken;
       if (item->is_regular_file(broken))

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "blipft/error.h"
+#include "datasets/record_pictures.h"
 #include "io/json.h"
 
 namespace blipft {
@@ -59,21 +60,26 @@ Json tool_calls_of(const Json& value, const std::string& here) {
 }
 
 /// A content as templates read it: lists of parts become a text where the template does not read parts.
-Json content_of(const Json& value, const std::string& key, bool may_be_absent, const std::string& role,
-                const TextSettings& settings, const std::string& here) {
+Json content_of(const Json& given, const std::string& key, bool may_be_absent, const std::string& role,
+                const TextSettings& settings, const std::string& here, RecordPictures* pictures) {
+  const Json value = pictures ? pictures->parts_of(given, here) : given;
   if (value.is_string() || (value.is_null() && may_be_absent) || (value.is_object() && role == "tool")) return value;
-  const bool parts = value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& part) {
-                       return part.is_object() && part.value("type", Json("text")) == "text" && part.contains("text") &&
-                              part["text"].is_string();
+  const auto is_picture = [&](const Json& part) { return pictures && part.value("type", Json("text")) == "image"; };
+  const bool parts = value.is_array() && std::all_of(value.begin(), value.end(), [&](const Json& part) {
+                       return part.is_object() && (is_picture(part) || (part.value("type", Json("text")) == "text" &&
+                                                   part.contains("text") && part["text"].is_string()));
                      });
   BLIPFT_USER_CHECK(parts, here, ": key \"", key, "\" is ", io::brief(value),
                     ", expected a string, or a list of parts {\"type\": \"text\", "
                     "\"text\": ...}");
   if (chat_renders("text", settings) && chat_renders("type", settings)) return value;
+  BLIPFT_USER_CHECK(std::none_of(value.begin(), value.end(), is_picture), here,
+                    " has a picture, but the chat template reads texts alone. Choose the template of the model's folder ",
+                    "with data.chat_template: auto.");
   return content_text({{"content", value}});
 }
 
-Json message_of(const Json& message, const TextSettings& settings, const std::string& here) {
+Json message_of(const Json& message, const TextSettings& settings, const std::string& here, RecordPictures* pictures) {
   BLIPFT_USER_CHECK(message.is_object(), here, " is ", io::brief(message), ", expected an object with \"role\" and ",
                     "\"content\"");
   const std::string role_key = message_key(message, settings, "role", "from");
@@ -95,7 +101,7 @@ Json message_of(const Json& message, const TextSettings& settings, const std::st
     else if (item.key() == content_key && given == "function_call")
       out["content"] = "", out["tool_calls"] = tool_calls_of(item.value(), here);
     else if (item.key() == content_key)
-      out["content"] = content_of(item.value(), content_key, calls, role, settings, here);
+      out["content"] = content_of(item.value(), content_key, calls, role, settings, here, pictures);
     else if (item.key() == "function_call" && !item.value().is_null())
       out["tool_calls"] = tool_calls_of(item.value(), here);
     else if (item.key() != name_of(settings, "weight")) out[item.key()] = item.value();
@@ -104,13 +110,13 @@ Json message_of(const Json& message, const TextSettings& settings, const std::st
 }
 
 void add_messages(const Json& list, const std::string& key, const TextSettings& settings, const std::string& place,
-                  Conversation& out) {
+                  RecordPictures* pictures, Conversation& out) {
   BLIPFT_USER_CHECK(list.is_array(), place, ": key \"", key, "\" is ", io::brief(list),
                     ", expected a list of {\"role\": ..., \"content\": ...}");
   BLIPFT_USER_CHECK(!list.empty(), place, ": key \"", key, "\" is an empty list, expected at least one message");
   for (const Json& message : list) {
     const std::string here = concat(place, ": message ", out.messages.size() + 1);
-    out.messages.push_back(message_of(message, settings, here));
+    out.messages.push_back(message_of(message, settings, here, pictures));
     out.trains.push_back(out.messages.back()["role"] == "assistant" && has_weight(message, settings, here));
   }
 }
@@ -134,23 +140,24 @@ void add_setting(const Json& record, const std::string& place, Conversation& out
 }  // namespace
 
 Conversation conversation_of(const Json& record, const std::string& key, const TextSettings& settings,
-                             const std::string& place) {
+                             const std::string& place, RecordPictures* pictures) {
   Conversation out;
   add_setting(record, place, out);
-  add_messages(record[key], key, settings, place, out);
+  add_messages(record[key], key, settings, place, pictures, out);
   const bool twice = is_filled(record, "system") && out.messages[1]["role"] == "system";
   BLIPFT_USER_CHECK(!twice, place,
                     ": found a key \"system\" and a first message of role system, expected one of them. Remove one.");
   return out;
 }
 
-Conversation conversation_of_prompt(const Json& record, const TextSettings& settings, const std::string& place) {
+Conversation conversation_of_prompt(const Json& record, const TextSettings& settings, const std::string& place,
+                                    RecordPictures* pictures) {
   Conversation out;
   add_setting(record, place, out);
   const std::string prompt = name_of(settings, "prompt"), completion = name_of(settings, "completion");
-  add_messages(record[prompt], prompt, settings, place, out);
+  add_messages(record[prompt], prompt, settings, place, pictures, out);
   std::fill(out.trains.begin(), out.trains.end(), false);
-  if (record.contains(completion)) add_messages(record[completion], completion, settings, place, out);
+  if (record.contains(completion)) add_messages(record[completion], completion, settings, place, pictures, out);
   return out;
 }
 

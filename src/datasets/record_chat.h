@@ -7,14 +7,17 @@
 
 namespace blipft {
 
+class RecordPictures;
+
 /// The messages under `key` of a record: {role, content} or {from, value}, with content as a text, a list of parts of text,
 /// or null; with tool_calls (function_call); with a "system" message and "tools" beside them in the record.
-/// Throws UserError naming `place` (file and line), what was found and what was expected.
+/// Throws UserError naming `place` (file and line), what was found and what was expected. With `pictures`, contents may hold
+/// placeholders of the record's pictures, which become parts (record_pictures.h); without, these are texts or refused.
 Conversation conversation_of(const nlohmann::ordered_json& record, const std::string& key, const TextSettings& settings,
-                             const std::string& place);
+                             const std::string& place, RecordPictures* pictures = nullptr);
 /// The messages of a prompt and of its completion: both lists.
 Conversation conversation_of_prompt(const nlohmann::ordered_json& record, const TextSettings& settings,
-                                    const std::string& place);
+                                    const std::string& place, RecordPictures* pictures = nullptr);
 /// The messages of an instruction with data.prompt_style chat: "system", "history" (pairs of texts), then instruction
 /// and input as the user's message, and the output, which may be absent, as the answer.
 Conversation conversation_of_instruction(const nlohmann::ordered_json& record, const TextSettings& settings,

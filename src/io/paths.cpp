@@ -30,4 +30,16 @@ bool lies_within(const fs::path& path, const fs::path& folder) {
   return end == folder.end();
 }
 
+bool leads_out(const fs::path& file, const fs::path& root) {
+  if (file.is_absolute()) return true;
+  const bool steps_up = std::find(file.begin(), file.end(), "..") != file.end();
+  return steps_up && !lies_within(fs::weakly_canonical(root / file), root);
+}
+
+bool is_inside(const fs::path& path, const fs::path& root) {
+  std::error_code error;
+  const fs::path found = fs::canonical(path, error);
+  return !error && lies_within(found, root);
+}
+
 }  // namespace blipft::io

@@ -14,4 +14,10 @@ std::string absolute_path(const std::string& path);
 /// Returns true if `path` is `folder` or lies inside it. Both must be absolute and without "..".
 bool lies_within(const std::filesystem::path& path, const std::filesystem::path& folder);
 
+/// Returns true if `file`, relative to `root`, is an absolute path or leads out of `root` by "..".
+bool leads_out(const std::filesystem::path& file, const std::filesystem::path& root);
+
+/// Returns true if the file at `path`, with all links resolved, lies in `root`, a path without links.
+bool is_inside(const std::filesystem::path& path, const std::filesystem::path& root);
+
 }  // namespace blipft::io

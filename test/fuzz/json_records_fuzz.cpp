@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "blipft/datasets.h"
+#include "datasets/record_pictures.h"
 #include "fuzz/fuzz_target.h"
+#include "io/json.h"
 #include "text/chat_template.h"
 
 BLIPFT_FUZZ_TARGET(json_records) {
@@ -15,6 +17,10 @@ BLIPFT_FUZZ_TARGET(json_records) {
   TextSettings settings;
   settings.prompt_style = "{instruction} and {input}:";
   settings.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  testing::refuses_or_takes([&] {
+    const auto record = io::parse_json<nlohmann::ordered_json>(input, "record");
+    (void)picture_conversation_of(record, "messages", settings, "record");
+  });
   for (const char* chat_template : {"llama2", "llama3", "chatml", "zephyr"}) {
     settings.chat_template = chat_format(chat_template);
     testing::refuses_or_takes([&] {
