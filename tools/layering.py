@@ -13,39 +13,46 @@ import re
 #   room, its public headers, what it may include
 TABLE = [
     # From the command line to a run, a plan or an export.
-    [("main", "", "train generate/ tune plan/ evaluate/ checkpoint/ agreement/ liveness/ weights/ loading datasets text config/ comm io/ "
-                  "unit ops base/")],
+    [("main", "", "train generate/ tune export/ plan/ config/ evaluate/ checkpoint/ agreement/ liveness/ engine weights/ trace strategies "
+                  "models loading datasets text store optimizers formats comm memory io/ unit ops base/")],
     # A training run.
     [("train", "trainer",
-      "generate/ tune/ plan/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models loading/ datasets "
-      "pictures text config store optimizers formats comm memory io/ unit ops/ base/")],
+      "generate/ tune/ plan/ config/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models loading/ datasets "
+      "pictures text store optimizers formats comm memory io/ unit ops/ base/")],
     # --generate, --evaluate, and generation at validations.
     [("generate", "",
-      "plan/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models/ loading/ datasets/ pictures/ text/ "
-      "config store optimizers formats comm memory io/ unit ops/ base/")],
+      "plan/ config/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models/ loading/ datasets/ pictures/ "
+      "text/ store optimizers formats comm memory io/ unit ops/ base/")],
     # Timings on the machine before a run.
     [("tune", "",
-      "plan/ checkpoint agreement liveness engine/ weights/ trace strategies models loading datasets pictures text config store "
-      "optimizers formats comm memory io unit ops/ base/")],
-    [("plan", "",
-      "checkpoint/ agreement/ liveness engine/ weights/ trace/ strategies models loading/ datasets pictures text config store "
+      "plan/ config checkpoint agreement liveness engine/ weights/ trace strategies models loading datasets pictures text store "
+      "optimizers formats comm memory io unit ops/ base/"),
+     # --export.
+     ("export", "",
+      "config checkpoint/ agreement/ liveness/ engine/ weights/ trace strategies models loading datasets pictures text store "
       "optimizers formats comm memory io/ unit ops/ base/")],
+    [("plan", "",
+      "config checkpoint/ agreement/ liveness engine/ weights/ trace/ strategies models loading/ datasets pictures text store "
+      "optimizers formats comm memory io/ unit ops/ base/")],
+    # The run file. Config is composed of the settings of the rooms below, which never see it.
+    [("config", "config config_rules",
+      "agreement/ liveness engine/ weights trace strategies models loading datasets pictures text store optimizers formats comm memory io/ "
+      "unit ops base/")],
     # Scores of texts: pure functions of texts and references.
-    [("evaluate", "evaluate", "text/ config optimizers io/ unit ops base/")],
+    [("evaluate", "evaluate", "text/ io/ unit ops base/")],
     # These rooms write no trace, but the engine below them does.
     [("checkpoint", "",
-      "agreement/ liveness/ engine/ weights/ trace strategies models loading datasets pictures text config store optimizers formats "
-      "comm memory io/ unit ops/ base/")],
-    # Equality of inputs on all ranks; the folders and files of runs: owners, locks, what may be removed.
-    [("agreement", "",
-      "liveness/ engine/ weights/ trace/ strategies models loading datasets pictures text config store optimizers formats comm memory "
+      "agreement/ liveness/ engine/ weights/ trace strategies models loading datasets pictures text store optimizers formats comm memory "
       "io/ unit ops/ base/")],
+    # Equality of inputs on all ranks; the folders and files of runs: owners, locks, what may be removed.
+    [("agreement", "run_settings",
+      "liveness/ engine/ weights/ trace/ strategies models loading datasets pictures text store optimizers formats comm memory io/ unit "
+      "ops/ base/")],
     # Which ranks are alive, and stop requests.
     [("liveness", "", "comm io unit ops/ base/")],
-    [("engine", "",
-      "weights/ trace/ strategies models/ loading/ datasets/ pictures text config store optimizers formats comm memory io/ unit ops/ "
-      "base/")],
-    [("weights", "", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
+    [("engine", "engine_settings",
+      "weights/ trace/ strategies models/ loading/ datasets/ pictures text store optimizers formats comm memory io/ unit ops/ base/")],
+    [("weights", "weight_settings", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
     # Observes units and their collectives, which models and strategies report; knows no run file.
     [("trace", "trace", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
     # Knows no model, run file or backend.
@@ -54,9 +61,8 @@ TABLE = [
     [("models", "model family fp8_products", "memory io/ unit ops base"),
      ("loading", "loading prompts", "datasets/ pictures/ text/ io/ unit ops/ base")],
     [("datasets", "datasets", "pictures/ text/ io/ unit ops base")],
-    [("text", "text", "config optimizers io/ unit ops base"),
+    [("text", "text", "io/ unit ops base"),
      ("pictures", "pictures", "io/ unit ops base")],
-    [("config", "config config_rules", "optimizers io/ base")],
     [("store", "store", "optimizers formats memory unit ops base")],
     [("optimizers", "optimizer optimizer_names", "formats unit ops base")],
     [("formats", "format", "ops base")],
@@ -79,7 +85,7 @@ LOOSE_FILES = {"src/main.cpp": "main",
 
 # The largest number of files in a folder of these rooms, so that a reader finds the way at once.
 MOST_FILES = 20
-SMALL_ROOMS = ("train generate tune plan evaluate checkpoint agreement liveness engine weights loading trace models memory store "
+SMALL_ROOMS = ("train generate tune export plan evaluate checkpoint agreement liveness engine weights loading trace models memory store "
                "formats base").split()
 
 # Vendor headers: a pattern, the files that may include them, and their description in messages.
@@ -96,7 +102,7 @@ VENDORS = [
     (r"(cblas|openblas.*|nlohmann/.*)(\.h|\.hpp)$", r"src/", "src/"),
 ]
 
-# The text keys of Config, by kind. Every other key is a number, a switch, or an enum of blipft/choices.h.
+# The texts of Config, by what they are. Every other key is a number, a switch, or an enum (blipft/choices.h).
 TEXT_KEYS = {
     "path": "model.path adapter.path data.path data.val_path data.pictures checkpoint.path output.path generate.path",
     # names of parameter groups, modules, keys of records, optimizers and metrics
@@ -104,9 +110,12 @@ TEXT_KEYS = {
     "text of the user": "data.chat_date data.prompt_template generate.prompt generate.stop",
 }
 SECTIONS = "model adapter data train parallel checkpoint generate evaluate trace output".split()
-SECTION = re.compile(r"^struct (\w+)Section \{(.*?)^\};", re.M | re.S)
+# Sections of Config, which the rooms declare, and the section of their other parts.
+SECTION = re.compile(r"^struct (\w+)(?: : [\w, ]+)? \{(.*?)^\};", re.M | re.S)
+PARTS = {"RecordSettings": "data", "TextKeys": "data", "OptimizerSettings": "train", "LearningRateSettings": "train",
+         "StepsSection": "train"}
 TEXT_MEMBER = re.compile(r"^  std::(?:string|vector<std::string>|map<[^;]*>) (\w+)", re.M)
-SETTING_COMPARED = re.compile(r'\b(' + "|".join(SECTIONS) + r')_?(?:\(\))?(?:\.|->)(\w+)(?:\.text)?\s*[!=]=\s*"')
+SETTING_COMPARED = re.compile(r'\b(' + "|".join([*SECTIONS, "steps"]) + r')_?(?:\(\))?(?:\.|->)(\w+)(?:\.text)?\s*[!=]=\s*"')
 
 # Code with hidden effects: a pattern, the files that may contain it, and the reason against it.
 TRICKS = [
@@ -294,7 +303,7 @@ class Layering:
                             self.breaches.append((path, number, text.strip(), why))
                     if SETTING_COMPARED.search(text) and not path.startswith("src/config/"):
                         self.breaches.append((path, number, text.strip(),
-                                              "compares a setting with a word; use its enum of blipft/choices.h"))
+                                              "compares a setting with a word; use its enum"))
 
     def check_families(self):
         """Only src/models/ names a family. A name is the stem of a model_type ("gemma" of "gemma3_text"), alone or followed by a
@@ -321,25 +330,29 @@ class Layering:
 
     def check_texts(self):
         """Config has strings only for the keys of TEXT_KEYS, and for all of these."""
-        header = "include/blipft/config.h"
-        if header not in self.files:
-            return
-        with open(header, encoding="utf-8") as file:
-            text = file.read()
-        known, found = set(" ".join(TEXT_KEYS.values()).split()), set()
-        for section in SECTION.finditer(text):
-            for member in TEXT_MEMBER.finditer(section[2]):
-                key = f"{section[1].lower()}.{member[1]}"
-                found.add(key)
-                if key not in known:
-                    number = text.count("\n", 0, section.start(2) + member.start()) + 1
-                    self.breaches.append((header, number, member[0].strip(), "a text that is no path, name or text of the "
-                                          "user; make it an enum of blipft/choices.h, or name it in TEXT_KEYS"))
-        for section in SECTION.finditer(text):
-            for key in sorted(known - found):
-                if key.startswith(section[1].lower() + "."):
-                    number = text.count("\n", 0, section.start()) + 1
-                    self.breaches.append((header, number, key, "TEXT_KEYS names it, and there is no such text"))
+        known, missing = set(" ".join(TEXT_KEYS.values()).split()), {}
+        for path in sorted(self.files):
+            if not path.startswith("include/"):
+                continue
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            for section in SECTION.finditer(text):
+                name = PARTS.get(section[1], section[1].removesuffix("Section").lower())
+                if name not in SECTIONS:
+                    continue
+                for key in sorted(known):
+                    if key.startswith(name + "."):
+                        missing.setdefault(key, (path, text.count("\n", 0, section.start()) + 1))
+                for member in TEXT_MEMBER.finditer(section[2]):
+                    key = f"{name}.{member[1]}"
+                    missing[key] = None
+                    if key not in known:
+                        number = text.count("\n", 0, section.start(2) + member.start()) + 1
+                        self.breaches.append((path, number, member[0].strip(), "a text that is no path, name or text of the "
+                                              "user; make it an enum (blipft/choices.h), or name it in TEXT_KEYS"))
+        for key, place in missing.items():
+            if place:
+                self.breaches.append((*place, key, "TEXT_KEYS names it, and there is no such text"))
 
     def check(self):
         self.check_includes()

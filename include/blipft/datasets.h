@@ -14,6 +14,10 @@
 
 namespace blipft {
 
+/// data.format
+enum class DatasetFormat { automatic, imagefolder, webdataset, json, csv };
+BLIPFT_CHOICE_WORDS(DatasetFormat, "auto", "imagefolder", "webdataset", "json", "csv");
+
 /// Random access to encoded samples. Thread-safe.
 class Dataset {
  public:

@@ -13,6 +13,10 @@
 
 namespace blipft {
 
+/// generate.early_stopping of beam search, with the meaning of transformers' generate().
+enum class EarlyStopping { no, yes, never };
+BLIPFT_CHOICE_WORDS(EarlyStopping, "false", "true", "never");
+
 /// The texts in the slots. Id i of a text has position Q + i in the cache.
 struct DecodeState {
   Tensor ids;                   ///< i32 [S, L]: prompt and generated ids

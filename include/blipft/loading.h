@@ -16,27 +16,60 @@
 
 namespace blipft {
 
-/// The settings that determine a run's samples and their division into steps. Each is documented at its run file key.
-struct LoadingSettings {
-  KeyPlaces keys;
-  std::string model_path, path, val_path;   ///< for messages
-  // Texts.
-  int64_t max_text_tokens = 0;
-  TextPadding text_padding = TextPadding::automatic;
-  bool loss_on_padding = false;
-  // Steps.
-  int64_t batch_size = 1, micro_batches = 1, total_batch_size = 0;
-  LossNormalization loss_normalization = LossNormalization::tokens;
-  uint64_t seed = 0;
-  bool shuffle = true, smoke = false;
-  double val_split_fraction = 0, limit_train_batches = 1, limit_val_batches = 1;
-  int64_t max_epochs = 1, max_steps = -1;
-  // Reading.
-  int64_t num_workers = 1, prefetch_steps = 1;
-  FaultAction on_bad_sample = FaultAction::stop;
-  bool exif_orientation = true;
-  Transparency transparency = Transparency::white;
+/// data.transparency: composite transparent pixels over white, or ignore the alpha channel.
+enum class Transparency { white, drop };
+BLIPFT_CHOICE_WORDS(Transparency, "white", "drop");
+/// data.text_padding
+enum class TextPadding { automatic, packed, longest, max };
+BLIPFT_CHOICE_WORDS(TextPadding, "auto", "packed", "longest", "max");
+/// train.loss_normalization: mean over the tokens of a step, or mean of the micro-batches' means.
+enum class LossNormalization { tokens, micro_batch };
+BLIPFT_CHOICE_WORDS(LossNormalization, "tokens", "micro_batch");
+
+/// Which samples a run reads, and how they are prepared.
+struct DataSection : TextKeys {
+  std::string path;                     ///< ImageFolder directory or COCO captions (.json), or a .tar / directory of .tar
+                                        ///< shards (WebDataset), or a .json / .jsonl / .csv file / directory of them
+  std::string val_path;                 ///< validation samples, in the same format; empty: none
+  double val_split_fraction = 0;        ///< share of the samples at `path` that are kept for validation
+  DatasetFormat format = DatasetFormat::automatic;
+  int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
+  bool exif_orientation = true;         ///< turn pictures as their EXIF says
+  Transparency transparency = Transparency::white;  ///< of pictures with an alpha channel
+  int64_t max_text_tokens = 50;         ///< longer texts are cut; usual_text_tokens() where not given. A
+                                        ///< run file may call it max_seq_length
+  TextPadding text_padding = TextPadding::automatic;  ///< auto: packed, or longest with loss_on_padding
+  int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
+  int64_t prefetch_steps = 3;           ///< steps prepared ahead
+  bool shuffle = true;
+  FaultAction on_bad_sample = FaultAction::stop;  ///< a sample that cannot be read, decoded or tokenized
 };
+
+/// How samples are divided into the steps of a run: keys of train.
+struct StepsSection {
+  int64_t batch_size = 16;              ///< samples of one micro-batch of one rank, at most; 0 (auto): chosen when the run
+                                        ///< starts; load_config(): so where total_batch_size alone is given
+  int64_t accumulate_grad_batches = 1;  ///< micro-batches of a step; 0: as total_batch_size says, see resolve_for_ranks
+  int64_t total_batch_size = 0;         ///< samples of a step over all ranks; 0: as the others say
+  int64_t max_epochs = 1;               ///< -1: no limit; load_config() sets it where max_steps alone is given
+  int64_t max_steps = -1;               ///< -1: no limit
+  double limit_train_batches = 1.0;     ///< <= 1: a fraction of an epoch's steps; > 1: that many steps
+  double limit_val_batches = 1.0;       ///< <= 1: a fraction of a validation's batches; > 1: that many
+  int64_t seed = 0;
+  bool loss_on_padding = false;         ///< train on padding as the tutorial does
+  LossNormalization loss_normalization = LossNormalization::tokens;  ///< mean over tokens, or over micro-batches
+};
+
+/// The settings that determine a run's samples and their division into steps.
+struct LoadingSettings : KeyPlaces {
+  DataSection data;
+  StepsSection steps;
+  int64_t smoke_steps = 0;                  ///< > 0: number of steps of a trial run, see make_smoke()
+};
+/// Returns true if the run validates: data.val_path or data.val_split_fraction is given.
+inline bool validates(const LoadingSettings& loading) {
+  return !loading.data.val_path.empty() || loading.data.val_split_fraction > 0;
+}
 
 /// Selects the samples of each step. All ranks share one seeded permutation per epoch. Step s consists of its
 /// positions [s * G, (s + 1) * G) with G = batch_size * micro_batches * world; an incomplete last step is dropped.
@@ -132,6 +165,7 @@ std::vector<TextShape> possible_text_shapes(const LoadingSettings& loading, bool
 void check_text_length(const LoadingSettings& loading, const ModelInputs& inputs);
 /// Calls check_text_length(), then throws UserError if the model lacks ids that the tokenizer puts around texts or, if
 /// padding is trained on, the id of padding.
-void check_text_inputs(const LoadingSettings& loading, const ModelInputs& inputs, const Tokenizer& tokenizer);
+void check_text_inputs(const LoadingSettings& loading, const std::string& model_folder, const ModelInputs& inputs,
+                       const Tokenizer& tokenizer);
 
 }  // namespace blipft

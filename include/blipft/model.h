@@ -70,6 +70,10 @@ struct CacheCall {
   Tensor memory_sources;                   ///< i32 [S, P], decode step, optional: as `sources`, for a source of P rows
 };
 
+/// train.act_ckpt: the layers that recompute their forward pass in backward.
+enum class LayerCheckpointing { none, half, full };
+BLIPFT_CHOICE_WORDS(LayerCheckpointing, "none", "half", "full");
+
 /// Activation checkpointing: the layers that recompute their forward in backward.
 struct ActivationCheckpointing {
   /// The first `layers_of(n)` of n layers keep only their input.

@@ -54,27 +54,31 @@ class Optimizer {
 
 /// Settings of all optimizers; each optimizer uses those that apply to it.
 struct OptimizerSettings {
+  std::string optim = "adamw";          ///< adamw | adamw8bit | lion | sgd
+  bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
-  bool decay_norms_and_biases = true;      ///< false: weight_decay is not applied to them
-  bool stochastic_rounding = false;        ///< for bf16 parameters without master weights
-  uint64_t seed = 0;                       ///< seed of stochastic rounding
+  bool decay_norms_and_biases = true;   ///< as torch.optim.AdamW does; false: weight_decay spares them, as transformers' Trainer does
 };
 
-/// Creates the optimizer `name` (see optimizer_names.h); throws UserError with the known names.
-std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerSettings& settings);
+/// Creates the optimizer `settings.optim` (see optimizer_names.h); throws UserError with the known names. `seed` is that
+/// of stochastic rounding.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerSettings& settings, int64_t seed);
 
+/// train.lr_schedule: the learning rate after the warm-up.
+enum class LearningRateCurve { constant, linear, cosine };
+BLIPFT_CHOICE_WORDS(LearningRateCurve, "constant", "linear", "cosine");
 /// The learning rate of each step.
-struct LearningRateSchedule {
-  double lr = 0;
-  LearningRateCurve curve = LearningRateCurve::constant;
-  int64_t warmup_steps = 0;
-  double warmup_ratio = 0;                 ///< warmup_steps as a share of all steps, rounded up; 0: use warmup_steps
+struct LearningRateSettings {
+  double lr = 1e-5;
+  LearningRateCurve lr_schedule = LearningRateCurve::constant;
+  int64_t warmup_steps = 0;             ///< n: step s < n learns at lr * s / n
+  double warmup_ratio = 0;              ///< warmup_steps as a share of all steps, rounded up; 0: as warmup_steps says
 };
 
 /// Learning rate of step `step` (from 0) of `total`: constant, linear or cosine after a linear warm-up of W steps:
 ///   s < W: lr s / W;  linear: lr (total - s) / (total - W);  cosine: lr (1 + cos(pi (s - W) / (total - W))) / 2.
 /// These are transformers' get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup, and LitGPT's LambdaLR
 /// followed by CosineAnnealingLR(T_max = total - W). W is warmup_steps, or ceil(total x warmup_ratio).
-double learning_rate(const LearningRateSchedule& schedule, int64_t step, int64_t total);
+double learning_rate(const LearningRateSettings& schedule, int64_t step, int64_t total);
 
 }  // namespace blipft

@@ -22,6 +22,13 @@
 
 namespace blipft {
 
+/// parallel.strategy; automatic is single on one rank and ddp on several.
+enum class StrategyKind { automatic, single, ddp, fsdp };
+BLIPFT_CHOICE_WORDS(StrategyKind, "auto", "single", "ddp", "fsdp");
+/// parallel.reshard: when fsdp frees gathered parameters.
+enum class ReshardPolicy { automatic, always, step };
+BLIPFT_CHOICE_WORDS(ReshardPolicy, "auto", "always", "step");
+
 /// Receives every collective, and every update that runs during backward, for the trace. Each pair of calls encloses
 /// the enqueueing in `stream`.
 class CommObserver {

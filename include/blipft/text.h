@@ -12,11 +12,10 @@
 
 #include "blipft/batch.h"
 #include "blipft/choices.h"
+#include "blipft/key_places.h"
 #include "blipft/tokenizer_rules.h"
 
 namespace blipft {
-
-struct Config;
 
 /// The maximum size of a caption, a JSON record or a line of metadata.
 constexpr int64_t max_text_bytes = int64_t{64} << 20;
@@ -105,25 +104,52 @@ struct TextSegment {
   bool learnt = true;                       ///< whether its tokens are to be predicted
 };
 
-/// How records become text, by config.data and the tokenizer; and what a dataset may read.
-struct TextSettings {
-  ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;
+/// data.answers: how a prompt with several answers becomes samples. `draw` uses one answer in each pass, drawn by the
+/// answers' weights; `all` makes a sample of each answer; `common` uses the answer of the largest weight, the first if
+/// several have it.
+enum class AnswerSelection { draw, all, common };
+BLIPFT_CHOICE_WORDS(AnswerSelection, "draw", "all", "common");
+/// data.prompt_style of instruction and input, unless it is a text with {instruction} in it.
+enum class PromptStyle { alpaca, none, chat };
+BLIPFT_CHOICE_WORDS(PromptStyle, "alpaca", "none", "chat");
+/// data.chat_template, unless it is the name of a format or the path of a template.
+enum class TemplateChoice { automatic };
+BLIPFT_CHOICE_WORDS(TemplateChoice, "auto");
+/// data.train_on: which answers of a conversation.
+enum class TrainOn { all, last };
+BLIPFT_CHOICE_WORDS(TrainOn, "all", "last");
+
+/// Settings of the texts of records, as the run file has them.
+struct RecordSettings {
+  std::map<std::string, std::string> keys;  ///< what the records call the keys that this program knows: prompt: question
+  std::string pictures;                 ///< folder that the names of pictures in metadata are relative to; empty: looked
+                                        ///< for beside the metadata
+  bool allow_outside = false;           ///< an ImageFolder's pictures may lie outside of its folder
+  ChoiceOrText<PromptStyle> prompt_style = PromptStyle::alpaca;  ///< or a text with {instruction} in it
+  TrainOn train_on = TrainOn::all;      ///< which answers of a conversation are trained
+  std::string chat_date = "2024-07-26"; ///< what templates with a date in them call today: YYYY-MM-DD
+  std::string prompt_template;          ///< of pictures: what stands before a caption, or a text with {} for the prompt
+  AnswerSelection answers = AnswerSelection::draw;  ///< how several answers to a prompt are used
+  bool mask_prompt = false;             ///< true: only answers are training targets, not prompts
+};
+/// All keys of the run file that texts depend on.
+struct TextKeys : RecordSettings {
+  /// Template that formats chat messages: auto (the template of the model) or the name of a template.
+  ChoiceOrText<TemplateChoice> chat_template = TemplateChoice::automatic;
+  AutoSwitch append_eos = AutoSwitch::automatic;  ///< end token after a text; auto: after answers
+};
+
+/// How records become text, by the run file and the tokenizer; and what a dataset may read.
+struct TextSettings : RecordSettings {
   std::shared_ptr<const ChatTemplate> chat_template;  ///< null: none is known
   std::shared_ptr<const ChatTemplate> tool_template;  ///< of conversations with tools; null: the same
-  TrainOn train_on = TrainOn::all;
-  bool mask_prompt = false;
   std::optional<bool> append_eos;           ///< nullopt: auto
   std::map<std::string, std::string> special_tokens;  ///< bos_token, eos_token... for chat templates; absent: none
-  std::string chat_date = "2024-07-26";     ///< what chat templates call today
-  bool allow_outside = false;               ///< an ImageFolder's pictures may lie outside of its folder
-  std::map<std::string, std::string> keys;  ///< what records call the keys that are known here
-  std::string pictures;                     ///< folder of an ImageFolder's pictures; empty: beside the metadata
-  std::string prompt_template;              ///< of pictures: what stands before a caption, or with {} for their prompt
-  AnswerSelection answers = AnswerSelection::draw;
   bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
 };
-TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);
+TextSettings text_settings(const TextKeys& keys, const KeyPlaces& places, const std::string& model_folder,
+                           const Tokenizer& tokenizer);
 /// The text of the template that data.chat_template names; empty with auto. Throws UserError for a file that cannot be read.
-std::string chosen_chat_template(const Config& config);
+std::string chosen_chat_template(const TextKeys& keys);
 
 }  // namespace blipft

@@ -8,9 +8,26 @@
 #include <string>
 #include <vector>
 
+#include "blipft/choices.h"
 #include "blipft/monitor.h"
 
 namespace blipft {
+
+/// trace.spans
+enum class SpanTracing { none, units };
+BLIPFT_CHOICE_WORDS(SpanTracing, "none", "units");
+/// trace.on_error
+enum class TraceErrorAction { warn, stop };
+BLIPFT_CHOICE_WORDS(TraceErrorAction, "warn", "stop");
+struct TraceSection {
+  bool enabled = true;
+  SpanTracing spans = SpanTracing::units;
+  std::vector<int64_t> kernels;         ///< steps whose every kernel is recorded
+  int64_t fp8_every = 0;                ///< steps between those whose factors of products in fp8 are told of; 0: none
+  bool samples = false;                 ///< /step_samples: which samples each step trained on
+  double sample_seconds = 0.2;          ///< GPU utilisation, power, clocks
+  TraceErrorAction on_error = TraceErrorAction::warn;  ///< when the trace cannot be written
+};
 
 /// All times are ns on one clock aligned across ranks, 0 at the run's start.
 struct StepRecord {

@@ -43,7 +43,7 @@ std::string names_text(const std::vector<std::string>& names) {
   return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " more") : text;
 }
 
-std::vector<std::string> saved_folders(const Config& config) {
+std::vector<std::string> saved_folders(const RunSettings& config) {
   std::vector<std::string> folders;
   for (const std::string& name : saved_folder_names(config)) folders.push_back(in(config.output.path, name));
   return folders;
@@ -69,7 +69,7 @@ std::vector<std::string> saved_names(const std::string& folder) {
 
 // Returns the saved models that a run with output.overwrite removes before it begins. Models that this run will replace
 // when it saves are not among them.
-std::vector<std::string> removed_models(const Config& config) {
+std::vector<std::string> removed_models(const RunSettings& config) {
   std::vector<std::string> folders;
   if (!config.output.overwrite) return folders;
   const std::vector<std::string> replaced = saved_folders(config);
@@ -126,7 +126,7 @@ std::vector<std::string> results_in(const std::string& folder) {
   return names;
 }
 
-std::vector<std::string> saved_folder_names(const Config& config) {
+std::vector<std::string> saved_folder_names(const RunSettings& config) {
   if (!config.output.save_model) return {};
   if (config.adapter.kind == AdapterKind::none) return {"model"};
   return config.output.save_merged ? std::vector<std::string>{"adapter", "model"} : std::vector<std::string>{"adapter"};
@@ -144,12 +144,12 @@ bool has_whole_checkpoint(const std::string& folder) {
   return std::any_of(all.begin(), all.end(), [](const auto& one) { return one.is_whole() || one.claims; });
 }
 
-std::string checkpoints_elsewhere(const Config& config) {
+std::string checkpoints_elsewhere(const RunSettings& config) {
   const std::string folder = checkpoints_folder(config);
   return resolved(folder) == resolved(in(config.output.path, kCheckpoints)) ? "" : folder;
 }
 
-bool replaces_results(const Config& config, bool resumed) {
+bool replaces_results(const RunSettings& config, bool resumed) {
   if (resumed || config.output.overwrite) return !resumed;
   if (config.checkpoint.resume != ResumeMode::automatic) return false;
   const std::vector<std::string> found = results_in(config.output.path);
@@ -158,13 +158,13 @@ bool replaces_results(const Config& config, bool resumed) {
 }
 
 // Returns advice to set checkpoint.resume=auto if the folder of checkpoints holds a whole one, else "".
-std::string how_to_go_on(const Config& config) {
+std::string how_to_go_on(const RunSettings& config) {
   const std::vector<std::string> whole = checkpoints_in(checkpoints_folder(config));
   if (config.checkpoint.resume != ResumeMode::never || whole.empty()) return "";
   return concat("checkpoint.resume=auto goes on with it after its newest checkpoint, ", whole.back(), "; else ");
 }
 
-void check_results(const Config& config, bool resumed) {
+void check_results(const RunSettings& config, bool resumed) {
   const std::string& path = config.output.path;
   const std::vector<std::string> found = resumed ? std::vector<std::string>() : results_in(path);
   BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
@@ -183,7 +183,7 @@ void check_results(const Config& config, bool resumed) {
                     ", or take the link away");
 }
 
-void check_checkpoints(const Config& config, const std::string& resumed) {
+void check_checkpoints(const RunSettings& config, const std::string& resumed) {
   const std::string folder = checkpoints_elsewhere(config);
   if (folder.empty()) return;
   const std::string place = place_of(config, "checkpoint.path"), own = resolved(in(config.output.path, kCheckpoints)).string();
@@ -196,7 +196,7 @@ void check_checkpoints(const Config& config, const std::string& resumed) {
                     "); choose another checkpoint.path, or replace them with output.overwrite=true");
 }
 
-void check_sources(const Config& config, bool resumed) {
+void check_sources(const RunSettings& config, bool resumed) {
   std::vector<std::string> replaced;
   for (const std::string& folder : saved_folders(config))
     for (const char* end : {"", ".partial", ".old"}) replaced.push_back(folder + end);
@@ -221,7 +221,7 @@ void check_sources(const Config& config, bool resumed) {
                         ", which this run would replace; choose another output.path");
 }
 
-void check_names_free(const Config& config, int64_t first_step, int64_t steps, int64_t ranks, bool resumed) {
+void check_names_free(const RunSettings& config, int64_t first_step, int64_t steps, int64_t ranks, bool resumed) {
   const auto refuse = [](const std::string& path, const std::string& why, const char* what) {
     throw UserError(concat(path, ": ", why, ", and it has the name of ", what, " that this run is going to write; move it ",
                            "away, or choose another folder"));
@@ -250,7 +250,7 @@ void remove_checkpoints(const std::string& folder) {
     if (one.own) io::remove_checkpoint(folder, one);
 }
 
-void remove_results(const Config& config) {
+void remove_results(const RunSettings& config) {
   remove_trace_files(own_trace_files(config.output.path));
   remove_record_files(config.output.path);
   remove_checkpoints(in(config.output.path, kCheckpoints));
@@ -259,7 +259,7 @@ void remove_results(const Config& config) {
   for (const std::string& model : removed_models(config)) io::remove_saved(model);
 }
 
-OutputFolder::OutputFolder(const Config& config, const World& world) : config_(config), world_(world) {
+OutputFolder::OutputFolder(const RunSettings& config, const World& world) : config_(config), world_(world) {
   try {
     world_.run_agreeing_on_errors([&] {
       if (world_.rank() == 0) make_folders();

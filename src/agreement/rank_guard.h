@@ -1,5 +1,4 @@
-// RankGuard: protects every action that runs on ranks. It compares the configurations of the ranks, and ends all
-// ranks after an error on one of them.
+// RankGuard: protects every action that runs on ranks. It ends all ranks after an error on one of them.
 #pragma once
 
 #include <exception>
@@ -7,7 +6,7 @@
 #include <string>
 
 #include "blipft/comm.h"
-#include "blipft/config.h"
+#include "blipft/engine_settings.h"
 #include "liveness/watchdog.h"
 
 namespace blipft {
@@ -27,9 +26,9 @@ class SharedError : public UserError {
 
 class RankGuard {
  public:
-  /// Starts the watchdog, ends the launch watch and compares the configurations. Called by all ranks; throws
-  /// AgreedError if they differ, or if this process was started as one of several that do not know of each other.
-  RankGuard(const Config& config, const World& world);
+  /// Starts the watchdog and ends the launch watch. Called by all ranks; throws AgreedError if this process was started
+  /// as one of several that do not know of each other.
+  RankGuard(const EngineSettings& config, const World& world);
   /// The first comparison of a start, before the configuration is read: throws AgreedError if a rank was started for another
   /// action than rank 0. Each action continues with collectives of its own.
   static void compare_actions(const std::string& action, const World& world);

@@ -76,24 +76,6 @@ std::string last_metrics_row(const std::string& folder) {
   }
 }
 
-Config with_absolute_paths(Config config) {
-  for (std::string* path : {&config.adapter.path, &config.data.path, &config.data.val_path, &config.data.pictures,
-                            &config.generate.path, &config.checkpoint.path, &config.output.path})
-    *path = io::absolute_path(*path);
-  std::error_code error;                   // it may be a name that stands for a folder elsewhere
-  if (fs::exists(config.model.path, error)) config.model.path = io::absolute_path(config.model.path);
-  if (config.checkpoint.resume.text.find('/') != std::string::npos)
-    config.checkpoint.resume.text = io::absolute_path(config.checkpoint.resume.text);
-  return config;
-}
-
-std::string run_file_text(Config config, int64_t ranks, const std::string& run_id) {
-  config.parallel.devices = ranks;
-  return concat(record_heading(kConfigFile, run_id),
-                "\n# The effective configuration, as a run file: with another output.path it gives the same run again.\n",
-                to_yaml(with_absolute_paths(config), false));
-}
-
 void RecordFolder::write_config(const std::string& text) const {
   check_own(*this, kConfigFile);
   const std::string path = in(folder, kConfigFile);

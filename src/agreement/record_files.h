@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "agreement/run_id.h"
-#include "blipft/config.h"
 #include "io/line_file.h"
 
 namespace blipft {
@@ -28,11 +27,6 @@ void remove_record_files(const std::string& folder);
 std::string last_metrics_row(const std::string& folder);
 /// The reason in the last row of a run that ended by itself: after its last step, or by early stopping.
 constexpr const char* kDone = "done";
-
-/// With what is relative to the working directory made absolute, as run_file_text() writes it.
-Config with_absolute_paths(Config config);
-/// The configuration of a run on `ranks` ranks as a run file: with absolute paths, and for just so many ranks.
-std::string run_file_text(Config config, int64_t ranks, const std::string& run_id);
 
 /// Files of one run in its folder. Each function throws UserError where the name is taken by a file that is not this
 /// run's, or nothing can be written.

@@ -6,9 +6,6 @@
 #include <map>
 #include <string_view>
 
-#include "blipft/config_rules.h"
-#include "blipft/version.h"
-#include "engine/placement.h"
 #include "io/digest.h"
 #include "io/file.h"
 #include "io/safetensors_header.h"
@@ -118,20 +115,6 @@ std::string difference(const Facts& mine, const Facts& theirs, const std::string
 
 }  // namespace
 
-Facts config_facts(const Config& config) {
-  Facts facts = {{"the program's commit", version_commit()}, {"the program's build", version_build()}};
-  for (const auto& [key, value] : config_values(config))
-    if (!rules_of(key).of_each_rank) facts.push_back({key, value, place_of(config, key)});
-  // The paths of keys left out above may differ between ranks, but each key must be given on all ranks or on none.
-  facts.push_back({"adapter.path", config.adapter.path.empty() ? "not given" : "given",
-                   place_of(config, "adapter.path")});
-  facts.push_back({"data.val_path", config.data.val_path.empty() ? "not given" : "given",
-                   place_of(config, "data.val_path")});
-  facts.push_back({"the device (parallel.device)", wants_cuda(config) ? "cuda" : "cpu",
-                   place_of(config, "parallel.device")});
-  return facts;
-}
-
 Facts file_facts(const std::string& kind, const std::string& directory, bool weights) {
   Facts facts;
   std::error_code error;
@@ -162,7 +145,7 @@ Fact data_fact(const std::string& key, const std::string& path, const Dataset& d
           key == "data.val_path"};
 }
 
-Facts read_facts(const Config& config, const RunData& data) {
+Facts read_facts(const EngineSettings& config, const RunData& data) {
   Facts facts = file_facts("model file", config.model.path, config.model.init == InitialWeights::pretrained);
   facts.push_back(data_fact("data.path", config.data.path, *data.training.dataset));
   if (!config.data.val_path.empty())
@@ -180,14 +163,7 @@ void compare_facts(const World& world, const Facts& facts, const std::string& ad
   world.agree(mine == first ? "" : difference(facts, theirs, host) + "; " + advice);
 }
 
-void check_same_config(const Config& config, const World& world) {
-  if (world.size() == 1) return;
-  Facts facts;
-  world.run_agreeing_on_errors([&] { facts = config_facts(config); });
-  compare_facts(world, facts, "start all ranks with the same program, run file and options");
-}
-
-void check_same_files(const Config& config, const World& world) {
+void check_same_files(const EngineSettings& config, const World& world) {
   if (world.size() == 1) return;
   Facts files;
   world.run_agreeing_on_errors([&] {
@@ -198,7 +174,7 @@ void check_same_files(const Config& config, const World& world) {
   compare_facts(world, files, "give all machines the same files");
 }
 
-void check_same_data(const Config& config, const RunData& data, const World& world) {
+void check_same_data(const EngineSettings& config, const RunData& data, const World& world) {
   if (world.size() == 1) return;
   Facts facts;
   world.run_agreeing_on_errors([&] { facts = read_facts(config, data); });

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "blipft/comm.h"
-#include "blipft/config.h"
+#include "blipft/engine_settings.h"
 #include "engine/run_data.h"
 
 namespace blipft {
@@ -20,9 +20,6 @@ struct Fact {
 };
 using Facts = std::vector<Fact>;
 
-/// The program (commit and build) and the effective configuration, key by key. Left out is what may differ from machine
-/// to machine: paths of models and data (their content is compared), threads and the steps prepared ahead.
-Facts config_facts(const Config& config);
 /// The files of `directory` that a run reads: names, sizes, digests of the headers of safetensors (with `weights`) and
 /// of all of config.json, tokenizer and processor files. `kind` begins their names: "model file". A folder that cannot
 /// be read has no facts; opening it later reports the reason.
@@ -33,18 +30,16 @@ Fact whole_file_fact(const std::string& name, const std::string& path);
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
 /// Returns facts about the inputs of the run: files of the model, samples of the data.
-Facts read_facts(const Config& config, const RunData& data);
+Facts read_facts(const EngineSettings& config, const RunData& data);
 
 /// Throws AgreedError if the facts of a rank differ from those of rank 0. The lowest such rank reports the first
 /// different fact with both values, cut to a line, and the names of the others. Called by all ranks.
 /// Costs two collectives of 8 bytes; lists of facts are sent only if they differ.
 void compare_facts(const World& world, const Facts& facts, const std::string& advice);
 
-/// Compares config_facts(). Called by all ranks before anything depends on the configuration.
-void check_same_config(const Config& config, const World& world);
 /// Compares file_facts() of the model and of adapter.path. Called by all ranks.
-void check_same_files(const Config& config, const World& world);
+void check_same_files(const EngineSettings& config, const World& world);
 /// All ranks must call it when the data is open.
-void check_same_data(const Config& config, const RunData& data, const World& world);
+void check_same_data(const EngineSettings& config, const RunData& data, const World& world);
 
 }  // namespace blipft

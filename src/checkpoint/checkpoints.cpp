@@ -78,14 +78,14 @@ int64_t checkpoint_bytes(const Units& units, const ParameterStore& store) {
   return held_state_bytes(units, store) * store.shards();
 }
 
-int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int64_t machine_ranks) {
+int64_t checkpoint_staging_bytes(const RunSettings& config, int64_t state_bytes, int64_t machine_ranks) {
   if (!writes_checkpoints(config)) return 0;
   const double asked = config.checkpoint.host_gib * 1024 * 1024 * 1024;
   const int64_t share = host_memory() / (4 * std::max<int64_t>(machine_ranks, 1));
   return std::min(state_bytes, asked > 0 ? static_cast<int64_t>(asked) : share);
 }
 
-std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
+std::string checkpoints_text(const RunSettings& config, const Units& units, const ParameterStore& store, int64_t ranks,
                              int64_t machine_ranks) {
   if (!writes_checkpoints(config)) return "";
   const int64_t all = checkpoint_bytes(units, store), mine = all / ranks;
@@ -106,7 +106,7 @@ std::string checkpoints_text(const Config& config, const Units& units, const Par
   return text.str();
 }
 
-FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std::string& run_id) {
+FileToWrite checkpoints_to_write(const RunSettings& config, int64_t bytes, const std::string& run_id) {
   const std::string folder = checkpoints_folder(config);
   if (!writes_checkpoints(config)) return {"a checkpoint when it is stopped", bytes, folder, false};
   int64_t held = 0;
@@ -231,7 +231,7 @@ void Checkpoints::complete() {
 
 // Completes the checkpoint, on rank 0: the index is the last file, then the folder is renamed.
 void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>& files) {
-  io::StateIndex index{outcome.step, config_values(*parts_.config), written_run_, {}};
+  io::StateIndex index{outcome.step, parts_.keys, written_run_, {}};
   for (const std::string& text : files) {
     io::StateFile file = io::parse_file(text);
     if (!file.pieces.empty()) index.files.push_back(std::move(file));

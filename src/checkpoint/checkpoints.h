@@ -10,7 +10,7 @@
 #include "agreement/disk_room.h"
 #include "base/start_times.h"
 #include "blipft/comm.h"
-#include "blipft/config.h"
+#include "blipft/run_settings.h"
 #include "checkpoint/state_writer.h"
 #include "liveness/stop_request.h"
 #include "weights/weights.h"
@@ -26,19 +26,20 @@ int64_t checkpoint_bytes(const Units& units, const ParameterStore& store);
 /// Returns the bytes of page-locked host memory for a rank with `state_bytes` of state, as checkpoint.host_gib
 /// specifies; 0 for a run that writes a checkpoint only if it is stopped. `machine_ranks`: number of ranks that share
 /// the machine.
-int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int64_t machine_ranks);
+int64_t checkpoint_staging_bytes(const RunSettings& config, int64_t state_bytes, int64_t machine_ranks);
 
 /// "checkpoints of 39.1 GiB, every 100 steps, ...": the checkpoints of a run, their host memory, and how long a step
 /// waits for one; "" for a run that writes a checkpoint only if it is stopped.
-std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
+std::string checkpoints_text(const RunSettings& config, const Units& units, const ParameterStore& store, int64_t ranks,
                              int64_t machine_ranks);
 
 /// Returns the disk space that checkpoints of `bytes` each still need: all kept ones and one that is being written,
 /// minus the earlier ones of `run_id`. The space is optional for a run that writes a checkpoint only if it is stopped.
-FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std::string& run_id);
+FileToWrite checkpoints_to_write(const RunSettings& config, int64_t bytes, const std::string& run_id);
 
 struct CheckpointParts {
-  const Config* config = nullptr;
+  const RunSettings* config = nullptr;
+  std::vector<std::pair<std::string, std::string>> keys;  ///< config_values()
   const World* world = nullptr;
   const StartTimes* times = nullptr;
   const StopRequest* stop = nullptr;

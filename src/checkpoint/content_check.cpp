@@ -43,10 +43,9 @@ Fact data_content_fact(const std::string& key, const std::string& path, const Da
   return {concat(kContents, "the data at ", key), concat("digest ", digest.text()), path, key == "data.val_path"};
 }
 
-void check_same_samples(const Config& config, const std::string& key, const std::string& path, const Dataset& dataset,
+void check_same_samples(const std::string& key, const std::string& path, const Dataset& dataset,
                         const World& world) {
   if (world.size() == 1) return;
-  check_same_config(config, world);
   Facts facts;
   world.run_agreeing_on_errors([&] { facts = {data_fact(key, path, dataset), data_content_fact(key, path, dataset)}; });
   compare_facts(world, facts, "give all machines the same data");
@@ -106,7 +105,7 @@ Facts content_facts(const WeightFiles& source, int64_t threads) {
   return ContentCheck::facts_of(chunks, ContentCheck::read(chunks, threads, std::atomic<bool>(false)));
 }
 
-void check_same_weights(const Config& config, const World& world, std::vector<WeightFiles> sources, int64_t threads) {
+void check_same_weights(const RunSettings& config, const World& world, std::vector<WeightFiles> sources, int64_t threads) {
   if (world.size() == 1) return;
   const uint64_t mine = identity_of(sources);
   uint64_t first = mine;
@@ -117,7 +116,7 @@ void check_same_weights(const Config& config, const World& world, std::vector<We
   check.finish();
 }
 
-ContentCheck::ContentCheck(const Config& config, const World& world, const ResumePoint* resume, int64_t threads)
+ContentCheck::ContentCheck(const RunSettings& config, const World& world, const ResumePoint* resume, int64_t threads)
     : config_(config), world_(world), resume_(resume), threads_(std::max<int64_t>(1, threads)) {}
 
 ContentCheck::~ContentCheck() { stops_ = true; }

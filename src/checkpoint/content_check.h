@@ -17,7 +17,7 @@
 #include "agreement/same_run.h"
 #include "blipft/checkpoint.h"
 #include "blipft/comm.h"
-#include "blipft/config.h"
+#include "blipft/run_settings.h"
 #include "checkpoint/resume.h"
 #include "engine/run_data.h"
 
@@ -36,19 +36,19 @@ Facts content_facts(const WeightFiles& source, int64_t threads);
 /// Returns the digest of what Dataset::identify_contents() reports; see data_fact().
 Fact data_content_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
-/// Compares the config and the samples of its key `key` over all ranks, including contents. All ranks must call it.
+/// Compares the samples of key `key` of the run file over all ranks, including contents. All ranks must call it.
 /// Throws AgreedError.
-void check_same_samples(const Config& config, const std::string& key, const std::string& path, const Dataset& dataset,
+void check_same_samples(const std::string& key, const std::string& path, const Dataset& dataset,
                         const World& world);
 /// Compares the contents of `sources` and returns when that is done. Reads nothing if all ranks have opened the same
 /// files, not copies. All ranks must call it. Throws AgreedError with a file and a rank.
-void check_same_weights(const Config& config, const World& world, std::vector<WeightFiles> sources, int64_t threads);
+void check_same_weights(const RunSettings& config, const World& world, std::vector<WeightFiles> sources, int64_t threads);
 
 class ContentCheck {
  public:
   /// `resume`: the checkpoint that the run resumes from, or null. The arguments must outlive this object. `threads`:
   /// number of reading threads of this rank.
-  ContentCheck(const Config& config, const World& world, const ResumePoint* resume, int64_t threads);
+  ContentCheck(const RunSettings& config, const World& world, const ResumePoint* resume, int64_t threads);
   /// Stops reading.
   ~ContentCheck();
   ContentCheck(const ContentCheck&) = delete;
@@ -85,7 +85,7 @@ class ContentCheck {
   std::vector<uint32_t> compare_weights(const std::vector<uint32_t>& mine) const;
   void record(const Facts& data, const std::vector<uint32_t>& sums);
 
-  const Config& config_;
+  const RunSettings& config_;
   const World& world_;
   const ResumePoint* resume_;
   const int64_t threads_;

@@ -6,7 +6,7 @@
 
 #include "agreement/same_run.h"
 #include "blipft/comm.h"
-#include "blipft/config.h"
+#include "blipft/run_settings.h"
 #include "io/state_files.h"
 
 namespace blipft {
@@ -18,29 +18,19 @@ struct ResumePoint {
 
 /// Returns the checkpoint that checkpoint.resume selects: null for never, and for auto if there is no complete
 /// checkpoint. All ranks must call it and get the same checkpoint. Throws AgreedError with the missing or damaged file.
-std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world);
+std::unique_ptr<ResumePoint> find_resume_point(const RunSettings& config, const World& world);
 
 /// Throws UserError if checkpoint.resume is a path that is not a folder.
-void check_resume_folder(const Config& config);
+void check_resume_folder(const RunSettings& config);
 
 /// Returns the folder with the latest step in `checkpoints` that blipft has written, even if it is damaged; "" if there
 /// is none. Prints notes to stderr about folders that it ignores, and if a folder with an earlier step has a later file
 /// time.
 std::string newest_checkpoint(const std::string& checkpoints);
 
-/// Returns true if a resumed run may have another length, because its learning rates do not depend on the length.
-bool length_may_change(const Config& config);
-
-/// Throws UserError with every key whose changed value does not allow resuming. `config` is resolved for `ranks` ranks.
-void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks);
-
 /// Compares `facts` about the files that the run reads with those in the checkpoint. Throws UserError for differences
 /// that are not allowed. Returns the others: "the data at data.val_path ... instead of ...", or "".
-std::string check_same_content(const Config& config, const ResumePoint& point, const Facts& facts);
-
-/// Returns the allowed changes of keys since the checkpoint, "data.on_bad_sample skip instead of stop, ..."; "" if
-/// there are none. Changes of file paths and of keys that only concern the start are omitted.
-std::string what_was_changed(const Config& config, const ResumePoint& point);
+std::string check_same_content(const RunSettings& config, const ResumePoint& point, const Facts& facts);
 
 /// Returns the entries of `now` that differ from the checkpoint and may change rounding, "ranks 4 instead of 2,
 /// strategy ..."; "" if there are none.

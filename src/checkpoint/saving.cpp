@@ -321,7 +321,7 @@ void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype
 
 }  // namespace
 
-std::vector<SaveSettings> SaveSettings::of(const Config& config) {
+std::vector<SaveSettings> SaveSettings::of(const RunSettings& config) {
   const PrecisionTypes types = precision_types(config);
   SaveSettings settings;
   if (config.output.save == SavedTensors::trained) settings.what = What::trained;
@@ -382,7 +382,7 @@ std::string save_weights(const WeightContext& context, const World& world, const
   return world.from_rank(0, saver.saved_as());
 }
 
-std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store) {
+std::vector<FileToWrite> files_to_save(const RunSettings& config, const Units& units, const ParameterStore& store) {
   std::vector<FileToWrite> files;
   if (!config.output.save_model) return files;
   std::unique_ptr<SafetensorsReader> checkpoint;
@@ -398,6 +398,15 @@ std::vector<FileToWrite> files_to_save(const Config& config, const Units& units,
                      (std::filesystem::path(config.output.path) / settings.folder()).string()});
   }
   return files;
+}
+
+void check_saved_parts(const RunSettings& config) {
+  const bool saves = config.output.save_model && config.adapter.kind == AdapterKind::none && config.output.save == SavedTensors::all;
+  if (!saves || config.model.init == InitialWeights::pretrained) return;
+  const std::vector<std::string>& beside = family_of(config.model.path).kept_tensors;
+  BLIPFT_USER_CHECK(beside.empty(), place_of(config, "model.init"),
+                    ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",
+                    beside.front(), "...) and come from its weights; set model.init: pretrained, or output.save: trained");
 }
 
 }  // namespace blipft

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "agreement/disk_room.h"
-#include "blipft/config.h"
+#include "blipft/run_settings.h"
 #include "weights/weights.h"
 
 namespace blipft {
@@ -25,7 +25,7 @@ struct SaveSettings {
   float adapter_scale = 1;                 ///< scale of merged adapters
   std::string folder() const { return what == What::adapters ? "adapter" : "model"; }  ///< under output.path
   /// Returns what a run with output.save_model saves, in order.
-  static std::vector<SaveSettings> of(const Config& config);
+  static std::vector<SaveSettings> of(const RunSettings& config);
 };
 
 struct SaveJob {
@@ -46,7 +46,10 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint, const std::string& source);
 /// Returns the folders that a run saves at its end, if any, and their bytes.
-std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store);
+std::vector<FileToWrite> files_to_save(const RunSettings& config, const Units& units, const ParameterStore& store);
+/// Throws UserError if the run saves a whole model with random initial weights: the other tensors of the folder
+/// (FamilySpec::kept_tensors), which a saved model contains unchanged, would be missing.
+void check_saved_parts(const RunSettings& config);
 /// Writes tensors, config and tokenizer files. All ranks must call it; rank 0 writes. Frozen tensors are copied from
 /// the checkpoint in pieces. Returns the folder: SaveJob::directory, or a folder next to it if that name is in use (see
 /// CheckpointWriter::finish()).

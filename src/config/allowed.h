@@ -11,7 +11,7 @@
 
 namespace blipft::table {
 
-/// The field of an enum of blipft/choices.h.
+/// The field of an enum.
 template <Choice E>
 ChoiceField choice_field(E& value) {
   return {&value, [](const void* stored) { return choice_word(*static_cast<const E*>(stored)); },
@@ -47,10 +47,12 @@ Allowed words_of(std::vector<std::pair<std::string, std::string>> meant = {}) {
   return allowed;
 }
 
-template <class Section, class T>
-Key key(Section Config::*section, T Section::*member, const char* section_name, const char* name, Allowed allowed,
+/// `section` and `member` are pointers to members, which may be of a base.
+template <class Section, class Member>
+Key key(Section section, Member member, const char* section_name, const char* name, Allowed allowed,
         const char* doc, std::vector<std::string> aliases = {}) {
   auto field = [section, member](Config& config) -> Field {
+    using T = std::remove_reference_t<decltype(config.*section.*member)>;
     if constexpr (Choice<T>) return choice_field(config.*section.*member);
     else if constexpr (requires(T value) { choice_list(value); }) return choice_list_field(config.*section.*member);
     else if constexpr (requires(T value) { value.text; }) return &(config.*section.*member).text;

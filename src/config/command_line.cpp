@@ -3,11 +3,11 @@
 #include <charconv>
 #include <filesystem>
 
+#include "base/nearest.h"
 #include "blipft/config.h"
 #include "blipft/error.h"
 #include "config/command_line.h"
 #include "config/config_schema.h"
-#include "config/nearest.h"
 #include "config/recipes.h"
 
 namespace blipft {

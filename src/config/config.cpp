@@ -12,10 +12,10 @@
 #include <sstream>
 #include <type_traits>
 
+#include "base/nearest.h"
 #include "blipft/error.h"
 #include "config/config_rules.h"
 #include "config/config_schema.h"
-#include "config/nearest.h"
 #include "io/file.h"
 
 namespace blipft {
@@ -436,7 +436,7 @@ void expand_targets(Config& config) {
 }
 
 Config with_overrides(Config config, const std::vector<std::string>& overrides, int64_t ranks) {
-  const TrainSection of_file = config.train;
+  const StepsSection of_file = config.steps;
   for (const std::string& one : overrides) apply_override(config, one);
   resolve_conflicts(config, ranks);
   note_samples_of_a_step(config, of_file);

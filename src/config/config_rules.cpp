@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/nearest.h"
 #include "blipft/error.h"
 #include "config/config_schema.h"
-#include "config/nearest.h"
 
 namespace blipft {
 
@@ -59,15 +59,15 @@ void add_samples_of_a_step(std::vector<KeyConflict>& table) {
     allowed(where(exclusive({accumulation, total, micro_batch}), nullptr, {"2", "8", "4"})),
     where(exclusive({accumulation, micro_batch}, "Lower one of them: a step may have 16777216 samples per rank"),
           [](const Config& c, int64_t) {
-            return c.train.batch_size * c.train.accumulate_grad_batches > max_step_samples;
+            return c.steps.batch_size * c.steps.accumulate_grad_batches > max_step_samples;
           }, {"1024", "60000"}),
     allowed(where(exclusive({micro_batch, total}),
                   [](const Config& c, int64_t ranks) {
-                    return c.train.batch_size > share_of_a_step(c, ranks) && !depends_on_micro_batch(c);
+                    return c.steps.batch_size > share_of_a_step(c, ranks) && !depends_on_micro_batch(c);
                   }, {"16", "8"})),
     allowed(where(exclusive({accumulation, total}),
                   [](const Config& c, int64_t ranks) {
-                    return c.train.accumulate_grad_batches > share_of_a_step(c, ranks);
+                    return c.steps.accumulate_grad_batches > share_of_a_step(c, ranks);
                   }, {"16", "8"})),
   });
 }
@@ -96,7 +96,7 @@ void add_steps(std::vector<KeyConflict>& table) {
     detail({is("train.max_epochs", {"-1"}), is("train.max_steps", {"-1"})}, "Set one of them, so that the run ends"),
     allowed(exclusive({epochs, steps})),
     allowed(where(detail({set("train.warmup_steps"), steps}),
-                  [](const Config& c, int64_t) { return c.train.warmup_steps >= c.train.max_steps; }, {"9", "5"})),
+                  [](const Config& c, int64_t) { return c.train.warmup_steps >= c.steps.max_steps; }, {"9", "5"})),
   });
 }
 
@@ -346,16 +346,16 @@ const std::vector<KeyConflict>& key_conflicts() {
 }
 
 void set_implied_defaults(Config& config) {
-  TrainSection& train = config.train;
-  const TrainSection defaults;
-  const bool steps = train.max_steps > 0, total = train.total_batch_size > 0;
+  StepsSection& steps = config.steps;
+  const StepsSection defaults;
+  const bool limited = steps.max_steps > 0, total = steps.total_batch_size > 0;
   const auto set_default = [&](const char* key, int64_t& value, int64_t implied) {
     if (config.places.count(key) == 0) value = implied;
   };
-  set_default("train.max_epochs", train.max_epochs, steps ? -1 : defaults.max_epochs);
-  set_default("train.accumulate_grad_batches", train.accumulate_grad_batches,
+  set_default("train.max_epochs", steps.max_epochs, limited ? -1 : defaults.max_epochs);
+  set_default("train.accumulate_grad_batches", steps.accumulate_grad_batches,
               total ? 0 : defaults.accumulate_grad_batches);
-  set_default("train.batch_size", train.batch_size, total ? 0 : defaults.batch_size);
+  set_default("train.batch_size", steps.batch_size, total ? 0 : defaults.batch_size);
 }
 
 void resolve_conflicts(Config& config, int64_t ranks) {

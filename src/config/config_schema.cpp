@@ -144,6 +144,10 @@ void add_learning(std::vector<Key>& keys) {
   const auto t = [&](auto member, auto... rest) -> Key& {
     return keys.emplace_back(key(&Config::train, member, "train", rest...));
   };
+  const auto s = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::steps, member, "train", rest...));
+  };
+  using S = StepsSection;
   using T = TrainSection;
   using Names = std::vector<std::string>;
   t(&T::lr, "lr", above(0, 1e30), "the learning rate", Names{"learning_rate"});
@@ -153,13 +157,13 @@ void add_learning(std::vector<Key>& keys) {
     "the rate rises over the first n steps: step s, counted from 0, learns at lr * s / n", Names{"warmup"});
   t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up");
   // Together they are the samples of a step, which must be the same.
-  t(&T::batch_size, "batch_size", word_or_from_to("auto", 1, kMaxSamplesAtOnce),
+  s(&S::batch_size, "batch_size", word_or_from_to("auto", 1, kMaxSamplesAtOnce),
     "the samples of one micro-batch of one rank; auto (where total_batch_size alone is given) takes the fastest that fit",
     Names{"micro_batch_size", "per_device_batch_size", "per_device_train_batch_size"}).on_resume_is(OnResume::allowed);
-  t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, max_batch),
+  s(&S::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, max_batch),
     "the micro-batches of one step; 0 (which it is where total_batch_size alone is given) leaves it to that",
     Names{"gradient_accumulation_steps", "accumulation", "grad_accum"}).on_resume_is(OnResume::allowed);
-  t(&T::total_batch_size, "total_batch_size", from_to(0, max_samples),
+  s(&S::total_batch_size, "total_batch_size", from_to(0, max_samples),
     "the samples of one step over all ranks; accumulate_grad_batches follows from it; 0 leaves it to the other two",
     Names{"global_batch_size", "effective_batch_size"}).on_resume_is(OnResume::allowed);
   t(&T::precision, "precision",
@@ -216,6 +220,10 @@ void add_train(std::vector<Key>& keys) {
   const auto t = [&](auto member, auto... rest) -> Key& {
     return keys.emplace_back(key(&Config::train, member, "train", rest...));
   };
+  const auto s = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::steps, member, "train", rest...));
+  };
+  using S = StepsSection;
   using T = TrainSection;
   using Names = std::vector<std::string>;
   t(&T::gradient_clip_val, "gradient_clip_val", from_to(0, 1e30),
@@ -226,26 +234,26 @@ void add_train(std::vector<Key>& keys) {
   t(&T::act_ckpt, "act_ckpt", words_of<LayerCheckpointing>({{"true", "full"}, {"false", "none"}}),
     "which layers recompute their forward pass in the backward pass", Names{"activation_checkpointing", "gradient_checkpointing"})
       .on_resume_is(OnResume::allowed);
-  t(&T::max_epochs, "max_epochs", minus_one_or_positive(1e6),
+  s(&S::max_epochs, "max_epochs", minus_one_or_positive(1e6),
     "maximum number of passes over the data; -1 sets no limit, and is the default if max_steps is given",
     Names{"epochs", "num_epochs", "num_train_epochs"}).on_resume_is(OnResume::length);
-  t(&T::max_steps, "max_steps", minus_one_or_positive(),
+  s(&S::max_steps, "max_steps", minus_one_or_positive(),
     "maximum number of steps; -1 sets no limit; if max_epochs is given too, the limit reached first ends the run",
     Names{"steps"}).on_resume_is(OnResume::length);
-  t(&T::limit_train_batches, "limit_train_batches", above(0, max_steps),
+  s(&S::limit_train_batches, "limit_train_batches", above(0, max_steps),
     "up to 1 it is a fraction of an epoch's steps; above 1 it is a number of steps of each epoch");
   t(&T::val_check_interval, "val_check_interval", from_to(0, max_steps),
     "the run validates every N steps and at the end; 0: after every epoch",
     Names{"val_every", "eval_interval", "eval_steps", "check_val_every_n_epoch"}).on_resume_is(OnResume::allowed);
-  t(&T::limit_val_batches, "limit_val_batches", above(0, max_steps),
+  s(&S::limit_val_batches, "limit_val_batches", above(0, max_steps),
     "up to 1 it is a fraction of a validation's batches; above 1 it is a number of batches",
     Names{"eval_iters", "max_eval_batches"}).on_resume_is(OnResume::allowed);
   t(&T::early_stopping_patience, "early_stopping_patience", from_to(0, max_steps),
     "the run ends after N validations in a row without improvement, by checkpoint.keep_best or the loss; 0: never",
     Names{"patience"}).on_resume_is(OnResume::allowed);
-  t(&T::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
-  t(&T::loss_on_padding, "loss_on_padding", any(), "true: the loss includes padding tokens, as in the BLIP-2 tutorial");
-  t(&T::loss_normalization, "loss_normalization", words_of<LossNormalization>(),
+  s(&S::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
+  s(&S::loss_on_padding, "loss_on_padding", any(), "true: the loss includes padding tokens, as in the BLIP-2 tutorial");
+  s(&S::loss_normalization, "loss_normalization", words_of<LossNormalization>(),
     "tokens takes the mean over all tokens of a step; micro_batch takes the mean of the micro-batches' means");
   t(&T::dropout, "dropout", any(), "false: all dropout probabilities are 0");
 }

@@ -16,7 +16,7 @@
 
 namespace blipft {
 
-/// The member of a Config that holds an enum of blipft/choices.h, read and written by its word.
+/// The member of a Config that holds an enum, read and written by its word.
 struct ChoiceField {
   void* value;                                          ///< the enum
   std::string_view (*word_of)(const void* value);
@@ -74,7 +74,7 @@ struct Key {
   Key& absence_has_a_meaning() { return absence_counts = true, *this; }
 };
 
-/// Every key, in the order of the structs of config.h.
+/// Every key, in the order of the sections.
 const std::vector<Key>& config_keys();
 /// The sections in order: model, adapter, data, train, parallel, checkpoint, generate, evaluate, trace, output.
 const std::vector<std::string>& config_sections();
@@ -114,7 +114,7 @@ Config read_values(const std::string& file, const std::string& text);
 
 /// Notes where train.batch_size, given alone on the command line, changes the samples of a step, because the run file has
 /// micro-batches beside it. `of_file`: what the file says.
-void note_samples_of_a_step(Config& config, const TrainSection& of_file);
+void note_samples_of_a_step(Config& config, const StepsSection& of_file);
 
 /// Throws UserError, with file and line, on a combination of values that cannot work.
 void check_combinations(const Config& config);

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <type_traits>
 
+#include "base/nearest.h"
 #include "blipft/error.h"
 #include "config/config_schema.h"
-#include "config/nearest.h"
 
 namespace blipft {
 

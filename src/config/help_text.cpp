@@ -1,10 +1,10 @@
 // The text of --help.
 #include <algorithm>
 
+#include "base/nearest.h"
 #include "blipft/error.h"
 #include "config/command_line.h"
 #include "config/config_schema.h"
-#include "config/nearest.h"
 
 namespace blipft {
 

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <vector>
 
+#include "base/nearest.h"
 #include "blipft/error.h"
 #include "blipft/shipped_files.h"
-#include "config/nearest.h"
 
 namespace blipft {
 

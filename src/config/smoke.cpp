@@ -18,8 +18,8 @@ Override override_of(const std::string& argument) {
 }
 
 // A number of micro-batches that is given there says itself that a step has so many times the samples; a micro-batch does not.
-void note_samples_of_a_step(Config& config, const TrainSection& of_file) {
-  const TrainSection& now = config.train;
+void note_samples_of_a_step(Config& config, const StepsSection& of_file) {
+  const StepsSection& now = config.steps;
   const std::string place = place_of(config, "train.batch_size");
   const bool alone = place.starts_with(override_place) &&
                      !place_of(config, "train.accumulate_grad_batches").starts_with(override_place);
@@ -41,9 +41,9 @@ void print_notes(const Config& config) {
 // Epochs may be shorter than the trial: as many follow as it takes.
 void make_smoke(Config& config, int64_t steps) {
   config.smoke_steps = steps;
-  config.train.max_steps = steps;
-  config.train.max_epochs = 1'000'000;
-  config.train.limit_train_batches = 1;
+  config.steps.max_steps = steps;
+  config.steps.max_epochs = 1'000'000;
+  config.steps.limit_train_batches = 1;
   config.train.val_check_interval = validates(config) ? steps : 0;
   config.evaluate.samples = std::min<int64_t>(config.evaluate.samples, kSmokeSamples);
   config.evaluate.every = 1;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/settings.h"
 #include "engine/storage_policy.h"
 
 namespace blipft {
@@ -11,9 +12,9 @@ namespace {
 
 StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, StrategyKind strategy_kind) {
   StoreContext context{.device = parts.device, .ops = parts.ops, .arena = parts.arena, .units = parts.model->units(),
-                       .types = parts.settings.types, .optimizer = parts.trains ? parts.optimizer : nullptr,
+                       .types = precision_types(parts.settings), .optimizer = parts.trains ? parts.optimizer : nullptr,
                        .policy = parts.policy ? parts.policy : &policy};
-  context.used_once = !parts.trains || (parts.settings.micro_batches == 1 && parts.settings.max_gradient_norm == 0);
+  context.used_once = !parts.trains || (parts.settings.steps.accumulate_grad_batches == 1 && largest_norm(parts.settings.train) == 0);
   context.shards = shard_count(strategy_kind, parts.groups.shard->size());
   context.gradients_are_summed = parts.groups.all->size() > 1;
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
@@ -31,10 +32,11 @@ ShardedSettings with_prefetch(ShardedSettings settings, const EngineParts& parts
 }
 
 std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterStore& store) {
-  const Fp8EngineSettings& fp8 = parts.settings.fp8;
-  if (!parts.trains || !fp8.enabled) return nullptr;
-  const Fp8Settings settings{.gradients = fp8.gradients, .min_size = fp8.min_size, .excluded = fp8.excluded,
-                             .kept_bytes = parts.fp8_kept_bytes, .counts = fp8.counts,
+  const TrainSection& train = parts.settings.train;
+  if (!parts.trains || train.matmul != MatmulType::fp8) return nullptr;
+  const Fp8Settings settings{.gradients = train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2,
+                             .min_size = train.fp8_least_size, .excluded = train.matmul_exclude,
+                             .kept_bytes = parts.fp8_kept_bytes, .counts = parts.settings.trace.fp8_every > 0,
                              .stored = [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); },
                              .keep_inputs = parts.fp8_keep_inputs};
   return std::make_unique<Fp8Products>(parts.model->units(), settings, *parts.arena);
@@ -42,15 +44,15 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterS
 
 }  // namespace
 
-void expose_memory(const PeerMemorySettings& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
-  const bool gathers = peers.gathers && store.shards() > 1 && store.weights_place() == Place::device;
-  groups.expose(arena.peer_block(), gathers, peers.reductions);
+void expose_memory(const ParallelSection& parallel, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
+  const bool gathers = parallel.direct_gathers && store.shards() > 1 && store.weights_place() == Place::device;
+  groups.expose(arena.peer_block(), gathers, parallel.direct_reductions);
 }
 
 Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& asked)
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
-      policy(make_storage_policy(parts.settings.storage)), store(store_context(parts, *policy, strategy_kind)),
+      policy(make_storage_policy(parts.settings)), store(store_context(parts, *policy, strategy_kind)),
       sharded(with_prefetch(asked, parts, store)), fp8(make_fp8(parts, store)), parts_(parts) {
   const StrategyContext context{.device = parts.device, .ops = parts.ops, .groups = parts.groups, .arena = parts.arena,
                                 .store = &store, .units = parts.model->units(),
@@ -70,8 +72,8 @@ Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const Shard
 void Engine::decode_with(const DecodeProgramSettings& settings, int32_t pad_id) {
   DecodeParts parts{.device = parts_.device, .ops = parts_.ops, .arena = parts_.arena, .model = parts_.model,
                     .strategy = strategy.get(), .pixel_statistics = parts_.pixel_statistics,
-                    .compute = parts_.settings.types.compute, .pad_id = pad_id,
-                    .graphs = parts_.settings.cuda_graph && parts_.device->kind() == DeviceKind::cuda,
+                    .compute = precision_types(parts_.settings).compute, .pad_id = pad_id,
+                    .graphs = parts_.settings.parallel.cuda_graph && parts_.device->kind() == DeviceKind::cuda,
                     .own_workspace = !parts_.trains};
   parts.spans = parts_.spans;
   parts.observer = observer ? static_cast<StepObserver*>(observer.get()) : parts_.spans;

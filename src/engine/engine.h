@@ -9,7 +9,7 @@
 #include "blipft/strategy.h"
 #include "engine/activity_observer.h"
 #include "engine/decode/decode_program.h"
-#include "engine/engine_settings.h"
+#include "blipft/engine_settings.h"
 #include "engine/step_program.h"
 
 namespace blipft {
@@ -23,7 +23,7 @@ struct EngineParts {
   Groups groups;
   Arena* arena = nullptr;
   const Optimizer* optimizer = nullptr;
-  const StoragePolicy* policy = nullptr;   ///< null: made from settings.storage
+  const StoragePolicy* policy = nullptr;   ///< null: made from settings
   SpanRecorder* spans = nullptr;           ///< optional
   PixelStatistics pixel_statistics;        ///< normalization of the pictures, if the model reads any
   std::vector<TextShape> text_shapes;      ///< of all possible steps, ascending
@@ -33,9 +33,9 @@ struct EngineParts {
   bool trains = true;                      ///< false: only generates texts; no parameter is trained
 };
 
-/// Lets the other ranks of this machine address the memory of an engine, if `peers` requests it. All ranks must call
+/// Lets the other ranks of this machine address the memory of an engine, if `parallel` requests it. All ranks must call
 /// it, after Arena::commit. CommGroups::withdraw() ends the access.
-void expose_memory(const PeerMemorySettings& peers, CommGroups& groups, const Arena& arena, const ParameterStore& store);
+void expose_memory(const ParallelSection& parallel, CommGroups& groups, const Arena& arena, const ParameterStore& store);
 
 class Engine {
  public:

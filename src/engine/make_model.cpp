@@ -1,6 +1,8 @@
 // Makes the model of a run; see settings.h.
+#include <algorithm>
 #include <filesystem>
 
+#include "base/nearest.h"
 #include "blipft/error.h"
 #include "blipft/family.h"
 #include "engine/settings.h"
@@ -14,7 +16,7 @@ namespace blipft {
 namespace {
 
 // Checks that model.path is a model folder. A wrong path is the most common error in a new run file.
-void check_model_folder(const Config& config) {
+void check_model_folder(const EngineSettings& config) {
   namespace fs = std::filesystem;
   std::error_code ignored, error;
   const fs::path folder = config.model.path;
@@ -38,13 +40,27 @@ void check_model_folder(const Config& config) {
 
 }  // namespace
 
-RunModel::RunModel(const Config& config) {
+void check_freeze(const EngineSettings& config, const std::vector<std::string>& groups) {
+  const std::vector<std::string>& frozen = config.model.freeze;  // none is listed twice
+  const std::string place = place_of(config, "model.freeze") + ": model.freeze: ";
+  for (const std::string& name : frozen) {
+    const bool known = std::find(groups.begin(), groups.end(), name) != groups.end();
+    const std::string near = nearest_name(name, groups);
+    BLIPFT_USER_CHECK(known, place, "found \"", name, "\", expected a list of ", join_names(groups),
+                      near.empty() ? "" : "; did you mean " + near + "?");
+  }
+  const bool all = config.adapter.kind == AdapterKind::none && frozen.size() == groups.size();  // adapters freeze the rest anyway
+  BLIPFT_USER_CHECK(groups.empty() || !all, place,
+                    "every part of the model is frozen, so nothing would be trained; remove one");
+}
+
+RunModel::RunModel(const EngineSettings& config) {
   check_model_folder(config);
   make_ = read_model(config.model.path);
   untied_head_ = config.model.init == InitialWeights::pretrained && has_own_head(config.model.path);
 }
 
-std::unique_ptr<Model> RunModel::make(const Config& config, ModelSettings settings) const {
+std::unique_ptr<Model> RunModel::make(const EngineSettings& config, ModelSettings settings) const {
   settings.untied_head = untied_head_;
   std::unique_ptr<Model> model = make_(settings);
   std::vector<std::string> groups;
@@ -53,15 +69,6 @@ std::unique_ptr<Model> RunModel::make(const Config& config, ModelSettings settin
   check_freeze(config, groups);
   check_storage(config, *model);
   return model;
-}
-
-void check_saved_parts(const Config& config) {
-  const bool saves = config.output.save_model && config.adapter.kind == AdapterKind::none && config.output.save == SavedTensors::all;
-  if (!saves || config.model.init == InitialWeights::pretrained) return;
-  const std::vector<std::string>& beside = family_of(config.model.path).kept_tensors;
-  BLIPFT_USER_CHECK(beside.empty(), place_of(config, "model.init"),
-                    ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",
-                    beside.front(), "...) and come from its weights; set model.init: pretrained, or output.save: trained");
 }
 
 }  // namespace blipft

@@ -13,7 +13,7 @@
 
 namespace blipft {
 
-bool wants_cuda(const Config& config) {
+bool wants_cuda(const EngineSettings& config) {
   if (config.parallel.device == DeviceChoice::automatic) return cuda_device_count() > 0;
   return config.parallel.device == DeviceChoice::cuda;
 }
@@ -23,12 +23,12 @@ bool wants_cuda(const Config& config) {
 // H200). But CUDA needs time to start each queue, and the ranks of a machine wait for each other then: four
 // processes on one H200 start in 0.37 s with the default, 1.2 s with 16 queues, 2.8 s with 32. With one rank, a step
 // takes as long with 8 queues as with 32, also with offload.
-void choose_gpu_queues(const Config& config, const World& world) {
+void choose_gpu_queues(const EngineSettings& config, const World& world) {
   if (world.size() > 1 && cuts_parameters(config.parallel.strategy))
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
 }
 
-void check_started_together(const Config& config, const World& world) {
+void check_started_together(const EngineSettings& config, const World& world) {
   if (world.size() > 1 || config.parallel.devices == 1) return;
   struct Starter {
     const char *variable, *also;           // its number of processes; set in each of them
@@ -51,7 +51,7 @@ void check_started_together(const Config& config, const World& world) {
   });
 }
 
-void check_device(const Config& config, const World& world) {
+void check_device(const EngineSettings& config, const World& world) {
   if (!wants_cuda(config)) return;
   const int gpu = cuda_device_of(world.local_rank());
   BLIPFT_USER_CHECK(gpu < cuda_device_count() || cuda_device_count() == 0, place_of(config, "parallel.devices"), ": ",
@@ -82,7 +82,7 @@ int64_t available_host_memory() {
   }
 }
 
-void check_host_memory(const Config& config, const World& world, int64_t bytes) {
+void check_host_memory(const EngineSettings& config, const World& world, int64_t bytes) {
   if (bytes == 0) return;
   const int64_t available = available_host_memory(), ranks = world.local_size();
   BLIPFT_USER_CHECK(bytes <= available / ranks, place_of(config, "parallel.offload"), ": parallel.offload: takes ",
@@ -95,19 +95,19 @@ int64_t cores_of_a_rank(const World& world) {
   return std::max<int64_t>(1, world.local_cores() / world.local_size());
 }
 
-int64_t threads_of_a_rank(const Config& config, const World& world) {
+int64_t threads_of_a_rank(const EngineSettings& config, const World& world) {
   if (config.parallel.threads > 0) return config.parallel.threads;
   const char* const text = std::getenv("OMP_NUM_THREADS");
   const int64_t asked = text ? std::atoll(text) : 0;
   return asked > 0 && asked <= std::numeric_limits<int>::max() ? asked : cores_of_a_rank(world);
 }
 
-std::unique_ptr<Device> make_device(const Config& config, const World& world) {
+std::unique_ptr<Device> make_device(const EngineSettings& config, const World& world) {
   if (wants_cuda(config)) return make_cuda_device(cuda_device_of(world.local_rank()));
   return make_cpu_device(static_cast<int>(threads_of_a_rank(config, world)));
 }
 
-std::unique_ptr<CommGroups> make_groups(const Config& config, const World& world, const GroupSizes& sizes,
+std::unique_ptr<CommGroups> make_groups(const EngineSettings& config, const World& world, const GroupSizes& sizes,
                                         Device& device) {
   return std::make_unique<CommGroups>(world, sizes, device, [&](const World& ranks, bool scalars) {
     if (device.kind() != DeviceKind::cuda) return make_mpi_comm(ranks);
@@ -121,12 +121,32 @@ int64_t ranks_of_each_machine(const World& world) {
   return most == least ? most : 0;
 }
 
-GroupSizes group_sizes(const Config& config, int64_t ranks, int64_t node_ranks) {
+int64_t shard_group_size(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {
+  const std::string& asked = config.parallel.shard_ranks.text;
+  const std::string place = place_of(config, "parallel.shard_ranks") + ": parallel.shard_ranks: ";
+  // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
+  if (offloads(config, OffloadedData::parameters) && config.parallel.strategy != StrategyKind::fsdp) return 1;
+  if (asked == "all") return ranks;
+  const bool node = asked == "node";
+  BLIPFT_USER_CHECK(!node || node_ranks > 0, place, "is node, but not every machine has the same number of ranks; ",
+                    "start as many on each, or give a number of ranks");
+  const int64_t size = node ? node_ranks : std::stoll(asked);
+  if (ranks % size == 0) return size;
+  int64_t below = std::min(size, ranks), above = size;
+  while (ranks % below != 0) --below;
+  while (above <= ranks && ranks % above != 0) ++above;
+  const std::string nearest = below < size && above <= ranks ? concat(below, " or ", above) : concat(below);
+  throw UserError(concat(place, node ? "a machine has " : "is ", size,
+                         node ? " ranks" : "", ", which does not divide the ", ranks, " ranks; the nearest that ",
+                         "do: ", nearest, " (all: ", ranks, ")"));
+}
+
+GroupSizes group_sizes(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {
   const int64_t shard = shard_group_size(config, ranks, node_ranks);
   return {shard, ranks / shard};
 }
 
-GroupSizes planned_groups(const Config& config, int64_t ranks, int64_t node_ranks) {
+GroupSizes planned_groups(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {
   const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
   if (node_ranks == 0) node_ranks = std::min<int64_t>(world, cuda_device_count());
   BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != ShardGroup::node, place_of(config, "parallel.shard_ranks"),

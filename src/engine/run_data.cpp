@@ -7,7 +7,6 @@
 #include "blipft/family.h"
 #include "blipft/pictures.h"
 #include "datasets/picture_table.h"
-#include "engine/room_settings.h"
 #include "loading/step_order.h"
 #include "loading/text_survey.h"
 
@@ -19,7 +18,7 @@ struct Datasets {
   std::shared_ptr<const Dataset> training, validation;
 };
 
-Datasets open_datasets(const Config& config, const TextSettings& texts, int64_t threads) {
+Datasets open_datasets(const EngineSettings& config, const TextSettings& texts, int64_t threads) {
   const DataSection& data = config.data;
   BLIPFT_USER_CHECK(dataset_exists(data.path), place_of(config, "data.path"), ": data.path: ", data.path,
                     " does not exist; expected a JSON, JSONL or CSV file or a folder of them, an ImageFolder, COCO's captions or "
@@ -32,7 +31,7 @@ Datasets open_datasets(const Config& config, const TextSettings& texts, int64_t 
     sets.validation = open_dataset(data.val_path, data.format, texts);
   }
   if (data.val_split_fraction > 0) {
-    Split split = split_samples(loading_settings(config), *sets.training, threads);
+    Split split = split_samples(config, *sets.training, threads);
     sets.validation = std::make_shared<DatasetSubset>(sets.training, std::move(split.validation));
     sets.training = std::make_shared<DatasetSubset>(sets.training, std::move(split.training));
   }
@@ -41,7 +40,7 @@ Datasets open_datasets(const Config& config, const TextSettings& texts, int64_t 
 
 }  // namespace
 
-std::shared_ptr<const Dataset> open_validation(const Config& config, const TextSettings& texts) {
+std::shared_ptr<const Dataset> open_validation(const EngineSettings& config, const TextSettings& texts) {
   return open_datasets(config, texts, std::max<int64_t>(1, config.data.num_workers)).validation;
 }
 
@@ -49,9 +48,9 @@ std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directo
   return load_tokenizer(model_directory, family_of(model_directory).tokenizer);
 }
 
-RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
+RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
   RunData data;
-  const LoadingSettings loading = loading_settings(config);
+  const LoadingSettings loading = config;
   if (inputs.has_picture()) {
     const ImageProcessor processor = ImageProcessor::from_directory(config.model.path);
     BLIPFT_USER_CHECK(processor.image_size == inputs.picture_size, config.model.path,
@@ -60,14 +59,14 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
     data.pixel_statistics = processor.statistics;
   }
   data.tokenizer = load_model_tokenizer(config.model.path);
-  data.chat_template = chosen_chat_template(config);
-  check_text_inputs(loading, inputs, *data.tokenizer);
+  data.chat_template = chosen_chat_template(config.data);
+  check_text_inputs(loading, config.model.path, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
-  const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer), threads);
+  const Datasets datasets = open_datasets(config, text_settings(config.data, config, config.model.path, *data.tokenizer), threads);
   BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
                     ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
                     " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text",
-                    picture_table_advice(config.data.path, text_settings(config, *data.tokenizer)));
+                    picture_table_advice(config.data.path, text_settings(config.data, config, config.model.path, *data.tokenizer)));
   if (inputs.has_picture() && config.data.on_bad_sample != FaultAction::skip) {
     datasets.training->check_picture_formats();
     if (!config.data.val_path.empty()) datasets.validation->check_picture_formats();
@@ -86,15 +85,15 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   return data;
 }
 
-std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data) {
-  return data.surveyed() ? surveyed_text_shapes(loading_settings(config), world, data.training, data.validation)
-                         : possible_text_shapes(loading_settings(config), data.has_source);
+std::vector<TextShape> text_shapes_of(const EngineSettings& config, int64_t world, const RunData& data) {
+  return data.surveyed() ? surveyed_text_shapes(config, world, data.training, data.validation)
+                         : possible_text_shapes(config, data.has_source);
 }
 
-TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data) {
+TextShape mean_text_shape_of(const EngineSettings& config, int64_t world, const RunData& data) {
   const std::vector<TextShape> shapes = text_shapes_of(config, world, data);
   return data.surveyed() && config.data.text_padding != TextPadding::max
-             ? mean_text_shape(loading_settings(config), world, data.training, shapes)
+             ? mean_text_shape(config, world, data.training, shapes)
              : shapes.back();
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "blipft/loading.h"
+#include "blipft/engine_settings.h"
 
 namespace blipft {
 
@@ -24,19 +24,19 @@ struct RunData {
 
 /// Opens the data of `config` for a run on `world` ranks; this rank tokenizes with `threads` threads. Throws UserError
 /// if files are missing or do not suit the model.
-RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads);
+RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, int64_t world, int64_t threads);
 
 /// Loads the tokenizer of a model folder, by the rules of the model's family. Throws UserError.
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory);
 
 /// Opens only the validation samples, with the text settings `texts`.
-std::shared_ptr<const Dataset> open_validation(const Config& config, const TextSettings& texts);
+std::shared_ptr<const Dataset> open_validation(const EngineSettings& config, const TextSettings& texts);
 
 /// Returns the text shapes of a run on `data` with the batch size of `config`.
-std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data);
+std::vector<TextShape> text_shapes_of(const EngineSettings& config, int64_t world, const RunData& data);
 
 /// Returns the average text shape of the steps of such a run, or the largest shape if texts were not surveyed.
-TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data);
+TextShape mean_text_shape_of(const EngineSettings& config, int64_t world, const RunData& data);
 
 /// "steps of 512 to 1536 packed text rows (16 shapes), texts of up to 512 tokens"
 std::string text_shapes_text(const std::vector<TextShape>& shapes);

@@ -1,4 +1,4 @@
-// Conversion of a Config; see settings.h.
+// Objects and settings of a run; see settings.h.
 #include "engine/settings.h"
 
 #include <cmath>
@@ -16,30 +16,18 @@ PrecisionTypes precision_types(Precision precision) {
   throw Error("unknown precision");
 }
 
-PrecisionTypes precision_types(const Config& config) {
+PrecisionTypes precision_types(const EngineSettings& config) {
   const bool exact = config.adapter.kind != AdapterKind::none && config.adapter.dtype == AdapterDtype::f32;
   if (exact && config.train.precision == Precision::bf16_true) return precision_types(Precision::bf16_mixed);
   return precision_types(config.train.precision);
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
-  return make_optimizer(train.optim, {.beta1 = train.beta1, .beta2 = train.beta2, .eps = train.eps,
-                                      .weight_decay = train.weight_decay, .momentum = train.momentum,
-                                      .decay_norms_and_biases = train.decay_norms_and_biases,
-                                      .stochastic_rounding = train.stochastic_rounding,
-                                      .seed = static_cast<uint64_t>(train.seed)});
-}
-
-double learning_rate(const TrainSection& train, int64_t step, int64_t total) {
-  return learning_rate(LearningRateSchedule{train.lr, train.lr_schedule, train.warmup_steps, train.warmup_ratio}, step, total);
-}
-
-StrategyKind strategy_of(const Config& config, int64_t ranks) {
+StrategyKind strategy_of(const EngineSettings& config, int64_t ranks) {
   if (config.parallel.strategy != StrategyKind::automatic) return config.parallel.strategy;
   return ranks == 1 ? StrategyKind::single : StrategyKind::ddp;
 }
 
-ModelSettings model_settings(const Config& config) {
+ModelSettings model_settings(const EngineSettings& config) {
   ModelSettings settings{precision_types(config).compute, config.model.freeze,
                          {config.train.act_ckpt}, config.train.dropout, {}};
   const AdapterSection& adapter = config.adapter;

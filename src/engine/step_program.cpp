@@ -26,14 +26,14 @@ struct StepProgram::Slot {
 
 StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes)
     : parts_(parts), text_shapes_(std::move(text_shapes)),
-      micro_batches_(parts.settings.micro_batches),
-      batch_size_(parts.settings.batch_size) {
+      micro_batches_(parts.settings.steps.accumulate_grad_batches),
+      batch_size_(parts.settings.steps.batch_size) {
   BLIPFT_CHECK(!text_shapes_.empty(), "a step program needs the text shapes that steps may have");
   Arena& arena = *parts_.arena;
-  if (parts_.settings.offloads_activations)
+  if (offloads(parts_.settings, OffloadedData::activations))
     in_host_ = std::make_unique<HostActivations>(*parts_.device, arena);
   for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::step, nullptr});
-  if (parts_.settings.validates)
+  if (validates(parts_.settings))
     for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::evaluation, nullptr});
   const int64_t bytes = layout(text_shapes_.back(), PassKind::step).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
@@ -55,8 +55,8 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
 StepProgram::~StepProgram() = default;
 
 double step_flops(const EngineSettings& settings, const Model& model, const TextShape& text) {
-  const int64_t batch = settings.batch_size;
-  return static_cast<double>(settings.micro_batches) * model.flops(batch, text.mean_rows(batch));
+  const int64_t batch = settings.steps.batch_size;
+  return static_cast<double>(settings.steps.accumulate_grad_batches) * model.flops(batch, text.mean_rows(batch));
 }
 
 std::string StepProgram::pass_name(const TextShape& text, PassKind kind) {
@@ -77,7 +77,7 @@ void StepProgram::record_passes() {
   enqueue_step(text_shapes_.back());
   enqueue_step(text_shapes_.back());
   parts_.strategy->set_memory_limit(parts_.arena->peak_transient(pass_name(text_shapes_.back())));
-  if (parts_.settings.validates) enqueue_evaluation(text_shapes_.back());
+  if (validates(parts_.settings)) enqueue_evaluation(text_shapes_.back());
   for (const Program& program : programs_) enqueue(program.text, program.kind);
   if (parts_.spans)
     BLIPFT_CHECK(2 * parts_.spans->max_spans() <= stamps_.numel(),
@@ -108,7 +108,7 @@ void StepProgram::bind() {
 MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind kind) const {
   MicroBatch batch = layout(text, kind).micro_batch(batch_.data, m);
   batch.pixel_statistics = parts_.pixel_statistics;
-  batch.loss_weight = loss_weights_.part(parts_.settings.loss_normalization == LossNormalization::micro_batch ? m : 0, {1});
+  batch.loss_weight = loss_weights_.part(parts_.settings.steps.loss_normalization == LossNormalization::micro_batch ? m : 0, {1});
   batch.loss = loss_.part(0, {1});
   return batch;
 }
@@ -118,7 +118,7 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind k
 void StepProgram::enqueue_loss_weights(const TextShape& text) {
   const Stream stream = parts_.device->compute_stream();
   const Tensor counts = layout(text, PassKind::step).whole(BatchField::label_counts, batch_.data);
-  if (parts_.settings.loss_normalization == LossNormalization::micro_batch) {
+  if (parts_.settings.steps.loss_normalization == LossNormalization::micro_batch) {
     parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
     return;
   }
@@ -154,7 +154,7 @@ void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
 StepContext StepProgram::step_context() const {
   return {.ops = *parts_.ops, .device = *parts_.device, .arena = *parts_.arena, .units = *parts_.strategy,
           .stream = parts_.device->compute_stream(), .side = parts_.device->side_stream(), .forked = forked_,
-          .joined = joined_, .observer = parts_.observer, .seed = parts_.settings.seed,
+          .joined = joined_, .observer = parts_.observer, .seed = static_cast<uint64_t>(parts_.settings.steps.seed),
           .training = true, .max_coded_rows = 0, .in_host = in_host_.get(), .fp8 = parts_.fp8};
 }
 
@@ -170,7 +170,7 @@ void StepProgram::enqueue_step(const TextShape& text) {
   const Stream stream = device.compute_stream();
   begin_pass(text, PassKind::step);
   if (parts_.fp8) parts_.fp8->begin_notes(device, stream);
-  strategy.begin_step(scalars_.part(0, {kStepScalars}), parts_.settings.max_gradient_norm);
+  strategy.begin_step(scalars_.part(0, {kStepScalars}), static_cast<float>(largest_norm(parts_.settings.train)));
   device.zero(loss_.data, loss_.bytes(), stream);
   parts_.ops->sum(scalars_.part(kStepScalars, {1}), loss_.part(1, {1}), false, stream);  // summed over ranks with the loss
   enqueue_loss_weights(text);
@@ -231,7 +231,7 @@ std::unique_ptr<Graph> StepProgram::capture(const Program& program) {
 
 // A communication library opens connections in the first collective of each kind and size, and ranks wait for each
 // other there. This must not happen while a step is captured.
-bool StepProgram::warms_up() const { return parts_.settings.cuda_graph && parts_.comm->size() > 1; }
+bool StepProgram::warms_up() const { return parts_.settings.parallel.cuda_graph && parts_.comm->size() > 1; }
 
 int64_t StepProgram::warm_up_bytes() const { return warms_up() ? parts_.strategy->warm_up_bytes() : 0; }
 
@@ -254,7 +254,7 @@ void StepProgram::warm_up(const Tensor& gathered, const Tensor& summed) {
 }
 
 void StepProgram::prepare(const std::vector<TextShape>& shapes) {
-  if (!parts_.settings.cuda_graph) return;
+  if (!parts_.settings.parallel.cuda_graph) return;
   for (Program& program : programs_)
     if (std::count(shapes.begin(), shapes.end(), program.text) > 0) program.graph = capture(program);
 }
@@ -318,7 +318,7 @@ void StepProgram::run(const HostBatch& batch, PassKind kind, Slot& slot) {
   Program& program = program_of(slot.result.text, kind);
   copy_in(batch, slot);
   // The first step of a shape that was not prepared runs without a graph, because it times matrix products.
-  if (parts_.settings.cuda_graph && (program.graph || program.warm)) {
+  if (parts_.settings.parallel.cuda_graph && (program.graph || program.warm)) {
     if (!program.graph) program.graph = capture(program);
     program.graph->launch(compute);
   } else {

@@ -13,7 +13,7 @@
 #include "blipft/loading.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
-#include "engine/engine_settings.h"
+#include "blipft/engine_settings.h"
 #include "trace/span_recorder.h"
 
 namespace blipft {

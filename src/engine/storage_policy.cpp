@@ -15,21 +15,31 @@ bool quantizable(const Unit& unit, const Parameter& parameter) {
 
 class RunPolicy final : public StoragePolicy {
  public:
-  explicit RunPolicy(const StorageSettings& settings) : settings_(settings) {}
+  explicit RunPolicy(const EngineSettings& config)
+      : groups_(config.model.quantize_groups), weights_(place_of_data(config, OffloadedData::parameters)),
+        states_(place_of_data(config, OffloadedData::optimizer)) {
+    const ModelSection& model = config.model;
+    if (model.quantize != WeightQuantization::none)
+      format_ = &format_by_name(concat(model.quantize, model.double_quantize ? "_double" : ""));
+  }
   const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
-    const std::vector<std::string>& groups = settings_.groups;
-    const bool meant = groups.empty() || std::count(groups.begin(), groups.end(), unit.group().name) > 0;
-    return meant && quantizable(unit, parameter) ? settings_.frozen_weights : nullptr;
+    const bool meant = groups_.empty() || std::count(groups_.begin(), groups_.end(), unit.group().name) > 0;
+    return meant && quantizable(unit, parameter) ? format_ : nullptr;
   }
   StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
-    spec.place = settings_.states;
+    spec.place = states_;
     return spec;
   }
-  Place weights_place() const override { return settings_.weights; }
-  Place master_place() const override { return settings_.states; }
+  Place weights_place() const override { return weights_; }
+  Place master_place() const override { return states_; }
 
  private:
-  StorageSettings settings_;
+  static Place place_of_data(const EngineSettings& config, OffloadedData data) {
+    return offloads(config, data) ? Place::host : Place::device;
+  }
+  const Format* format_ = nullptr;         // of frozen layers' matrices; null: the compute dtype
+  std::vector<std::string> groups_;        // parameter groups with this format; empty: all
+  Place weights_, states_;
 };
 
 // Returns true if the parameter group has something to quantize. `group` null: any group.
@@ -42,7 +52,7 @@ bool holds_quantizable(const Model& model, const ParameterGroup* group) {
 }
 
 // Throws UserError if a group in model.quantize_groups has nothing to quantize.
-void check_quantized_groups(const Config& config, const Model& model) {
+void check_quantized_groups(const EngineSettings& config, const Model& model) {
   for (const std::string& name : config.model.quantize_groups) {
     std::string known;
     for (const ParameterGroup& group : model.groups()) known += concat(known.empty() ? "" : ", ", group.name);
@@ -56,7 +66,7 @@ void check_quantized_groups(const Config& config, const Model& model) {
   }
 }
 
-void check_quantized(const Config& config, const Model& model) {
+void check_quantized(const EngineSettings& config, const Model& model) {
   BLIPFT_USER_CHECK(config.model.quantize != WeightQuantization::none || config.model.quantize_groups.empty(),
                     place_of(config, "model.quantize_groups"), ": model.quantize_groups: is of model.quantize, "
                     "but quantize is none; set it, or remove quantize_groups");
@@ -70,9 +80,9 @@ void check_quantized(const Config& config, const Model& model) {
                     "that are not to be trained in model.freeze, or set quantize: none");
 }
 
-void check_offloaded(const Config& config, const Model& model) {
+void check_offloaded(const EngineSettings& config, const Model& model) {
   if (!offloads(config, OffloadedData::optimizer) || precision_types(config).master) return;
-  const std::unique_ptr<Optimizer> optimizer = make_optimizer(config.train);
+  const std::unique_ptr<Optimizer> optimizer = make_optimizer(config.train, config.steps.seed);
   const Parameter& any = model.units().front()->parameters().front();
   BLIPFT_USER_CHECK(!optimizer->states(any, DType::f32).empty(), place_of(config, "parallel.offload"),
                     ": parallel.offload: has optimizer, but train.optim ", config.train.optim, " without momentum "
@@ -82,11 +92,11 @@ void check_offloaded(const Config& config, const Model& model) {
 
 }  // namespace
 
-std::unique_ptr<StoragePolicy> make_storage_policy(const StorageSettings& settings) {
-  return std::make_unique<RunPolicy>(settings);
+std::unique_ptr<StoragePolicy> make_storage_policy(const EngineSettings& config) {
+  return std::make_unique<RunPolicy>(config);
 }
 
-void check_storage(const Config& config, const Model& model) {
+void check_storage(const EngineSettings& config, const Model& model) {
   check_quantized(config, model);
   check_offloaded(config, model);
 }

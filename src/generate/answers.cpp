@@ -11,10 +11,11 @@
 #include "base/standard_output.h"
 #include "blipft/evaluate.h"
 #include "checkpoint/content_check.h"
+#include "config/config_facts.h"
 #include "datasets/dataset_formats.h"
 #include "datasets/record_text.h"
 #include "engine/placement.h"
-#include "evaluate/run_metrics.h"
+#include "generate/run_metrics.h"
 #include "generate/answers/answer_files.h"
 #include "generate/answers/choice_run.h"
 #include "generate/answers/choice_set.h"
@@ -56,7 +57,7 @@ void answer_one(const GenerationSource& source, const AnswerRequest& request, co
                     " reads a picture; give --image FILE");
   BLIPFT_USER_CHECK(inputs.has_picture() || request.image.empty(), "--image: the model in ", generation.config().model.path,
                     " reads no picture; leave --image out");
-  const TextSettings texts = text_settings(config, generation.tokenizer());
+  const TextSettings texts = text_settings(config.data, config, config.model.path, generation.tokenizer());
   TextRequest text;
   text.ids = prompt_ids(config, request.prompt, texts, generation);
   text.instruction = generation.model().instructions.ids(request.prompt, "--prompt");
@@ -137,7 +138,8 @@ class AnswerRun {
       if (first()) print_samples(config, generation_.model().source);
     });
     const PromptSet& prompts = set_->prompt_set();
-    check_same_samples(config, prompts.key(), prompts.path(), prompts.dataset(), world_);
+    check_same_config(config, world_);
+    check_same_samples(prompts.key(), prompts.path(), prompts.dataset(), world_);
     thumbnails_ = std::make_unique<Thumbnails>(set_->prompt_set().prompts(), world_.size());
     files_ = std::make_unique<AnswerFiles>(config_, world_);
     world_.run_agreeing_on_errors([&] { files_->open_partial(); });
@@ -314,6 +316,7 @@ void answer_prompts(const Config& asked, const AnswerRequest& request, const Wor
     return answer_one(source, request, world);
   }
   RankGuard guard(source.config, world);
+  check_same_config(source.config, world);
   if (choices) return guard.run([&] { answer_choices(source, world, guard.watchdog()); }, [] {});
   std::unique_ptr<AnswerRun> run;
   guard.run([&] {

@@ -9,8 +9,8 @@
 #include "base/memory_text.h"
 #include "blipft/pictures.h"
 #include "checkpoint/training_state.h"
+#include "config/config_facts.h"
 #include "engine/placement.h"
-#include "engine/room_settings.h"
 #include "engine/settings.h"
 #include "plan/generation_plan.h"
 #include "weights/adapter_files.h"
@@ -87,13 +87,13 @@ void Generation::load(const TextsToGenerate& work) {
   world_.run_agreeing_on_errors([&] {
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = make_engine(plan_,
-                          {.settings = engine_settings(config()), .model = model_->model.get(), .device = device_.get(), .ops = ops_.get(),
+                          {.settings = config(), .model = model_->model.get(), .device = device_.get(), .ops = ops_.get(),
                            .groups = cut ? groups_->groups() : Groups(self_.get()), .arena = arena_.get(),
                            .pixel_statistics = pixel_statistics_, .trains = false},
                           std::max(0, tokenizer().pad_id()));
     arena_->commit();
   });
-  if (cut) expose_memory({.gathers = config().parallel.direct_gathers, .reductions = false}, *groups_, *arena_, engine_->store);
+  if (cut) expose_memory({.direct_gathers = config().parallel.direct_gathers, .direct_reductions = false}, *groups_, *arena_, engine_->store);
   world_.run_agreeing_on_errors([&] {
     engine_->bind();
     load_weights();
@@ -106,14 +106,14 @@ void Generation::load_weights() {
                               .strategy = engine_->strategy.get(), .device = device_.get(), .ops = ops_.get(),
                               .scratch = arena_->scratch()};
   const bool random = config().model.init == InitialWeights::random;
-  init_weights(context, static_cast<uint64_t>(config().train.seed), random ? Filled::all : Filled::fresh);
+  init_weights(context, static_cast<uint64_t>(config().steps.seed), random ? Filled::all : Filled::fresh);
   if (!random) {
     const auto reader = std::make_shared<const SafetensorsReader>(config().model.path);
     check_weights(model_->model->units(), *reader);
     blipft::load_weights(context, *reader, 8);
     weight_files_.push_back({"model file", reader});
   }
-  if (auto adapters = load_adapters(context, adapter_files(config()))) weight_files_.push_back({"adapter file", std::move(adapters)});
+  if (auto adapters = load_adapters(context, {config().model, config().adapter, config()})) weight_files_.push_back({"adapter file", std::move(adapters)});
   if (!model_->source.checkpoint.empty()) load_trained_weights(context, model_->source.checkpoint);
 }
 

@@ -35,7 +35,7 @@ GenerationModel::GenerationModel(const GenerationSource& asked, bool planned)
     : source(asked.weights), model(model_of(source)), inputs(model->inputs()) {
   const std::string& folder = config().model.path;
   BLIPFT_USER_CHECK(!model->cache_widths().empty(), folder, ": ", model->description(), " generates no text");
-  check_adapters(adapter_files(config()), model->units());
+  check_adapters({config().model, config().adapter, config()}, model->units());
   if (!planned || has_tokenizer(folder)) {
     tokenizer = load_model_tokenizer(folder);
     instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);

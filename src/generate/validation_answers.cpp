@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "engine/placement.h"
-#include "evaluate/run_metrics.h"
+#include "generate/run_metrics.h"
 #include "generate/answers/prompt_answers.h"
 #include "generate/records.h"
 

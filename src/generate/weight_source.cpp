@@ -154,7 +154,7 @@ WeightSource source_of(const Config& config, const FoundWeights& found) {
 std::string split_text(const Config& config) {
   if (!config.data.val_path.empty()) return concat("data.val_path=", config.data.val_path);
   const std::string fraction = concat("data.val_split_fraction=", config.data.val_split_fraction);
-  return config.data.val_split_fraction == 0 ? fraction : concat(fraction, " of train.seed=", config.train.seed);
+  return config.data.val_split_fraction == 0 ? fraction : concat(fraction, " of train.seed=", config.steps.seed);
 }
 
 bool is_same_file(const std::string& one, const std::string& other) {
@@ -183,7 +183,7 @@ Config with_held_out_of_run(Config config, const WeightSource& weights) {
                                 "; generate.path names other samples"));
   config.data.val_path = run->config.data.val_path;
   config.data.val_split_fraction = run->config.data.val_split_fraction;
-  config.train.seed = run->config.train.seed;
+  config.steps.seed = run->config.steps.seed;
   for (const char* key : {"data.val_path", "data.val_split_fraction", "train.seed"}) config.places[key] = run->file;
   return config;
 }

@@ -56,18 +56,18 @@ class PrefetchLoader final : public DataLoader {
                  int64_t first_step, InstructionReader instructions)
       : loading_(loading), order_(std::move(order)),
         balances_(balances_micro_batches(loading) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
-        layout_(inputs, order_->micro_batches(), loading.batch_size, text_shapes_.back()),
-        writer_(padding_id(*tokenizer, inputs.text.vocabulary), loading.loss_on_padding),
+        layout_(inputs, order_->micro_batches(), loading.steps.batch_size, text_shapes_.back()),
+        writer_(padding_id(*tokenizer, inputs.text.vocabulary), loading.steps.loss_on_padding),
         tokenizer_(std::move(tokenizer)), instructions_(std::move(instructions)),
         dataset_(samples.dataset), texts_(samples.texts && samples.texts->has_texts() ? samples.texts : nullptr),
         total_steps_(order_->total_steps()),
         samples_recur_(total_steps_ > order_->steps_per_epoch() || samples.epoch_samples > dataset_->size()),
         cache_(cache_bytes), first_step_(first_step), begun_(first_step), delivered_(first_step) {
-    const int64_t steps = std::max<int64_t>(loading_.prefetch_steps, 1);
+    const int64_t steps = std::max<int64_t>(loading_.data.prefetch_steps, 1);
     works_.reserve(static_cast<size_t>(steps));
     for (int64_t i = 0; i < steps; ++i) works_.emplace_back(HostMemory(device, layout_.bytes()));
     for (StepWork& work : works_) free_.push_back(&work);
-    for (int64_t i = 0; i < std::max<int64_t>(loading_.num_workers, 1); ++i)
+    for (int64_t i = 0; i < std::max<int64_t>(loading_.data.num_workers, 1); ++i)
       workers_.emplace_back([this](const std::stop_token& stop) {
         if (const std::exception_ptr error = attempt([&] { run_worker(stop); })) stop_all(error);
       });
@@ -129,7 +129,7 @@ class PrefetchLoader final : public DataLoader {
             return shapes;                      // next() reports the error when this step is due
           }
         }
-        samples.push_back({found->second.drawn(loading_.seed, slot.pass), slot.key});
+        samples.push_back({found->second.drawn(static_cast<uint64_t>(loading_.steps.seed), slot.pass), slot.key});
       }
       if (balances_) samples = reordered(samples, balanced_order_of(samples));
       shapes.push_back(smallest_shape(text_shapes_, samples, layout_.batch_size()));
@@ -229,9 +229,9 @@ class PrefetchLoader final : public DataLoader {
         read(work.slots[slot], pixels, sample.text);
         bad_in_a_row_ = 0;
       } catch (const UserError& error) {
-        BLIPFT_USER_CHECK(loading_.on_bad_sample == FaultAction::skip, error.what(), "; data.on_bad_sample=skip leaves such samples out");
+        BLIPFT_USER_CHECK(loading_.data.on_bad_sample == FaultAction::skip, error.what(), "; data.on_bad_sample=skip leaves such samples out");
         BLIPFT_USER_CHECK(++bad_in_a_row_ < max_bad_in_a_row, error.what(), "; ", max_bad_in_a_row,
-                          " samples in a row could not be read (data.on_bad_sample: skip); is ", loading_.path,
+                          " samples in a row could not be read (data.on_bad_sample: skip); is ", loading_.data.path,
                           " still there?");
         work.bad[slot] = error.what();
         sample.text = {};
@@ -244,18 +244,18 @@ class PrefetchLoader final : public DataLoader {
   void read(const Sampler::Slot& slot, uint8_t* pixels, TokenizedText& text) {
     const int64_t sample = slot.sample;
     if (!pixels && texts_) {
-      text = texts_->text(sample).drawn(loading_.seed, slot.pass);
+      text = texts_->text(sample).drawn(static_cast<uint64_t>(loading_.steps.seed), slot.pass);
       return;
     }
     if (const auto known = samples_recur_ ? cache_.find(sample) : nullptr) {
       std::copy(known->pixels.begin(), known->pixels.end(), pixels);
-      text = known->text.drawn(loading_.seed, slot.pass);
+      text = known->text.drawn(static_cast<uint64_t>(loading_.steps.seed), slot.pass);
       return;
     }
     const Dataset::Sample source = dataset_->read(sample);
     if (pixels) decode(source, pixels);
     TokenizedAnswers texts = tokenized(source);
-    text = texts.drawn(loading_.seed, slot.pass);
+    text = texts.drawn(static_cast<uint64_t>(loading_.steps.seed), slot.pass);
     if (samples_recur_)
       cache_.insert(sample, std::make_shared<PreparedSample>(
                                 PreparedSample{{pixels, pixels + (pixels ? pixel_bytes() : 0)}, std::move(texts)}));
@@ -266,7 +266,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   TokenizedAnswers tokenized(const Dataset::Sample& source) const {
-    return tokenize_answers(source, *tokenizer_, loading_.max_text_tokens, layout_.inputs().text.vocabulary, instructions_,
+    return tokenize_answers(source, *tokenizer_, loading_.data.max_text_tokens, layout_.inputs().text.vocabulary, instructions_,
                             layout_.inputs().decoder_start);
   }
 
@@ -279,7 +279,7 @@ class PrefetchLoader final : public DataLoader {
     BLIPFT_USER_CHECK(source.picture, source.name, ": found no picture, the model reads one with each text; check "
                       "data.path and model.path");
     const Image picture = decode_image(source.picture->data(), source.picture->size(), source.name,
-                                       {loading_.exif_orientation, loading_.transparency == Transparency::white});
+                                       {loading_.data.exif_orientation, loading_.data.transparency == Transparency::white});
     resize_picture_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, {}, pixels);
   }
 

@@ -196,26 +196,27 @@ InstructionReader open_instruction_reader(const std::string& model_directory, co
 }
 
 void check_text_length(const LoadingSettings& loading, const ModelInputs& inputs) {
-  BLIPFT_USER_CHECK(loading.max_text_tokens <= inputs.text.max_tokens, place_of(loading.keys, "data.max_text_tokens"),
-                    ": data.max_text_tokens: found ", loading.max_text_tokens,
-                    loading.keys.given("data.max_text_tokens") ? "" : " (the default)", ", expected at most ",
+  BLIPFT_USER_CHECK(loading.data.max_text_tokens <= inputs.text.max_tokens, place_of(loading, "data.max_text_tokens"),
+                    ": data.max_text_tokens: found ", loading.data.max_text_tokens,
+                    loading.given("data.max_text_tokens") ? "" : " (the default)", ", expected at most ",
                     inputs.text.max_tokens, ": the model has ", inputs.text.first_rows + inputs.text.max_tokens,
                     " positions (config.json: max_position_embeddings), of which ", inputs.text.first_rows,
                     " come before the text");
 }
 
-void check_text_inputs(const LoadingSettings& loading, const ModelInputs& inputs, const Tokenizer& tokenizer) {
+void check_text_inputs(const LoadingSettings& loading, const std::string& model_folder, const ModelInputs& inputs,
+                       const Tokenizer& tokenizer) {
   check_text_length(loading, inputs);
   const int32_t padding = tokenizer.pad_id();
   for (const std::vector<int32_t>& ids : {tokenizer.prefix_ids(), tokenizer.suffix_ids()})
     for (const int32_t id : ids)
-      BLIPFT_USER_CHECK(id >= 0 && id < inputs.text.vocabulary, loading.model_path,
+      BLIPFT_USER_CHECK(id >= 0 && id < inputs.text.vocabulary, model_folder,
                         ": the tokenizer's files put a token with ",
                         "id ", id, " around every text (post_processor, or bos_token and eos_token), the model's ",
                         "vocabulary has ", inputs.text.vocabulary, " ids (vocab_size in config.json); use the tokenizer ",
                         "that belongs to the model");
-  BLIPFT_USER_CHECK(!loading.loss_on_padding || (padding >= 0 && padding < inputs.text.vocabulary),
-                    place_of(loading.keys, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",
+  BLIPFT_USER_CHECK(!loading.steps.loss_on_padding || (padding >= 0 && padding < inputs.text.vocabulary),
+                    place_of(loading, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",
                     "token ", padding < 0 ? "is missing" : concat("has id ", padding), ", the model's vocabulary has ",
                     inputs.text.vocabulary, " ids (vocab_size in config.json); set it to false, or use the tokenizer that ",
                     "belongs to the model");

@@ -55,31 +55,31 @@ Sampler::Settings sampler_settings(const LoadingSettings& loading, int64_t rank,
   Sampler::Settings settings;
   settings.dataset_size = samples;
   settings.num_train_samples = epoch_samples;
-  settings.batch_size = loading.batch_size;
-  settings.micro_batches = loading.micro_batches;
-  settings.step_samples = loading.total_batch_size;
+  settings.batch_size = loading.steps.batch_size;
+  settings.micro_batches = loading.steps.accumulate_grad_batches;
+  settings.step_samples = loading.steps.total_batch_size;
   settings.world = world;
   settings.rank = rank;
-  settings.seed = loading.seed;
-  settings.shuffle = loading.shuffle;
-  settings.limit_train_batches = loading.limit_train_batches;
-  const bool total = loading.total_batch_size > 0;
+  settings.seed = static_cast<uint64_t>(loading.steps.seed);
+  settings.shuffle = loading.data.shuffle;
+  settings.limit_train_batches = loading.steps.limit_train_batches;
+  const bool total = loading.steps.total_batch_size > 0;
   const std::string key = total ? "train.total_batch_size" : "train.batch_size";
-  settings.place = place_of(loading.keys, key) + ": " + key;
-  if (loading.val_split_fraction > 0)
-    settings.origin = concat(" (data.val_split_fraction=", loading.val_split_fraction, " keeps the others for validation)");
+  settings.place = place_of(loading, key) + ": " + key;
+  if (loading.data.val_split_fraction > 0)
+    settings.origin = concat(" (data.val_split_fraction=", loading.data.val_split_fraction, " keeps the others for validation)");
   settings.lower = total ? "train.total_batch_size and train.batch_size" : "";
   return settings;
 }
 
 int64_t count_steps(const LoadingSettings& loading, int64_t steps_per_epoch) {
   int64_t steps = std::numeric_limits<int64_t>::max();
-  if (loading.max_epochs > 0 && __builtin_mul_overflow(loading.max_epochs, steps_per_epoch, &steps))
+  if (loading.steps.max_epochs > 0 && __builtin_mul_overflow(loading.steps.max_epochs, steps_per_epoch, &steps))
     steps = std::numeric_limits<int64_t>::max();
-  if (loading.max_steps >= 0) steps = std::min(steps, loading.max_steps);
-  BLIPFT_USER_CHECK(steps < std::numeric_limits<int64_t>::max(), "neither train.max_epochs (", loading.max_epochs,
+  if (loading.steps.max_steps >= 0) steps = std::min(steps, loading.steps.max_steps);
+  BLIPFT_USER_CHECK(steps < std::numeric_limits<int64_t>::max(), "neither train.max_epochs (", loading.steps.max_epochs,
                     ") nor train.max_steps (",
-                    loading.max_steps, ") says when to stop; set one of them");
+                    loading.steps.max_steps, ") says when to stop; set one of them");
   return steps;
 }
 
@@ -89,30 +89,30 @@ std::unique_ptr<StepOrder> make_training_order(const LoadingSettings& loading, i
 }
 
 int64_t validation_steps(const LoadingSettings& loading, int64_t world, int64_t samples) {
-  const int64_t together = loading.batch_size * world, all = (samples + together - 1) / together;
-  if (loading.smoke) return 1;
-  const double limit = loading.limit_val_batches;
+  const int64_t together = loading.steps.batch_size * world, all = (samples + together - 1) / together;
+  if (loading.smoke_steps > 0) return 1;
+  const double limit = loading.steps.limit_val_batches;
   const int64_t steps = limit <= 1 ? static_cast<int64_t>(std::floor(static_cast<double>(all) * limit))
                                    : static_cast<int64_t>(std::min(static_cast<double>(all), limit));
-  BLIPFT_USER_CHECK(steps > 0, place_of(loading.keys, "train.limit_val_batches"), ": train.limit_val_batches: ", limit,
+  BLIPFT_USER_CHECK(steps > 0, place_of(loading, "train.limit_val_batches"), ": train.limit_val_batches: ", limit,
                     " of the ", all, " batches of a validation leaves none; raise it (above 1 it counts batches)");
   return steps;
 }
 
 std::unique_ptr<StepOrder> make_validation_order(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples) {
-  return std::make_unique<ValidationOrder>(rank, world, loading.batch_size, samples,
+  return std::make_unique<ValidationOrder>(rank, world, loading.steps.batch_size, samples,
                                            validation_steps(loading, world, samples));
 }
 
 Split split_samples(const LoadingSettings& loading, const std::vector<int64_t>& groups) {
   const auto samples = static_cast<int64_t>(groups.size());
-  const double share = loading.val_split_fraction;
-  BLIPFT_USER_CHECK(samples >= 2, place_of(loading.keys, "data.val_split_fraction"), ": data.val_split_fraction: found ",
-                    counted(samples, "sample"), " at ", loading.path, ", and a split needs at least two, one to learn and one "
+  const double share = loading.data.val_split_fraction;
+  BLIPFT_USER_CHECK(samples >= 2, place_of(loading, "data.val_split_fraction"), ": data.val_split_fraction: found ",
+                    counted(samples, "sample"), " at ", loading.data.path, ", and a split needs at least two, one to learn and one "
                     "to validate with; give more samples, or data.val_split_fraction=0");
   const auto wanted = static_cast<int64_t>(std::llround(static_cast<double>(samples) * share));
-  BLIPFT_USER_CHECK(wanted > 0 && wanted < samples, place_of(loading.keys, "data.val_split_fraction"),
-                    ": data.val_split_fraction: ", share, " of the ", samples, " samples at ", loading.path,
+  BLIPFT_USER_CHECK(wanted > 0 && wanted < samples, place_of(loading, "data.val_split_fraction"),
+                    ": data.val_split_fraction: ", share, " of the ", samples, " samples at ", loading.data.path,
                     " is ", wanted, ", which leaves no sample for ", wanted > 0 ? "training" : "validation",
                     "; expected between ", 1.0 / static_cast<double>(samples), " and 1");
   std::vector<int64_t> sizes;
@@ -120,11 +120,11 @@ Split split_samples(const LoadingSettings& loading, const std::vector<int64_t>& 
     if (group == static_cast<int64_t>(sizes.size())) sizes.push_back(0);
     ++sizes.at(static_cast<size_t>(group));
   }
-  BLIPFT_USER_CHECK(sizes.size() >= 2, place_of(loading.keys, "data.val_split_fraction"), ": data.val_split_fraction: all ", samples,
-                    " samples at ", loading.path, " belong to one picture or prompt, which cannot be split. Use "
+  BLIPFT_USER_CHECK(sizes.size() >= 2, place_of(loading, "data.val_split_fraction"), ": data.val_split_fraction: all ", samples,
+                    " samples at ", loading.data.path, " belong to one picture or prompt, which cannot be split. Use "
                     "data.val_path for validation samples, or data.val_split_fraction=0.");
   std::vector<int64_t> order(sizes.size());
-  shuffle(order, loading.seed, RandomOrder::split);
+  shuffle(order, static_cast<uint64_t>(loading.steps.seed), RandomOrder::split);
   std::vector<bool> validates(sizes.size());
   int64_t kept = 0;
   for (size_t i = 0; i + 1 < order.size() && kept < wanted; ++i) {

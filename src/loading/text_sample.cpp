@@ -26,7 +26,7 @@ std::vector<int64_t> sampled_text_lengths(const LoadingSettings& loading, const 
       if (prompt.references.empty()) continue;
       Dataset::Sample sample{prompt.name, {{prompt.references.front(), true}}, std::nullopt};
       if (!prompt.text.empty()) sample.segments.insert(sample.segments.begin(), {prompt.text, false});
-      lengths.push_back(tokenize(sample, tokenizer, loading.max_text_tokens, vocabulary).size());
+      lengths.push_back(tokenize(sample, tokenizer, loading.data.max_text_tokens, vocabulary).size());
     } catch (const UserError&) {           // a run tells of it
     }
   }
@@ -38,15 +38,15 @@ TextShape mean_text_shape(const LoadingSettings& loading, const std::vector<int6
   TextShape mean = shapes.back();
   if (lengths.empty()) return mean;
   const bool packed = mean.packed();
-  const auto batch = static_cast<size_t>(loading.batch_size);
-  const size_t of_step = batch * static_cast<size_t>(std::max<int64_t>(1, loading.micro_batches));
+  const auto batch = static_cast<size_t>(loading.steps.batch_size);
+  const size_t of_step = batch * static_cast<size_t>(std::max<int64_t>(1, loading.steps.accumulate_grad_batches));
   const auto size = [&](const TextShape& shape) { return packed ? shape.packed_rows : shape.tokens; };
   int64_t sum = 0;
   std::vector<int64_t> step(of_step);
   for (size_t first = 0; first < kSteps * of_step; first += of_step) {
     for (size_t i = 0; i < of_step; ++i) step[i] = lengths[(first + i) % lengths.size()];
     if (balances_micro_batches(loading)) {
-      const std::vector<size_t> order = balanced_order(step, loading.micro_batches);
+      const std::vector<size_t> order = balanced_order(step, loading.steps.accumulate_grad_batches);
       std::vector<int64_t> dealt;
       for (const size_t i : order) dealt.push_back(step[i]);
       step = std::move(dealt);

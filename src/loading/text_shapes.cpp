@@ -16,18 +16,18 @@ constexpr int64_t kLengthMultiple = 8;
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// A step needs one token to see and one to predict.
-int64_t longest_text(const LoadingSettings& loading) { return std::max<int64_t>(loading.max_text_tokens, 2); }
+int64_t longest_text(const LoadingSettings& loading) { return std::max<int64_t>(loading.data.max_text_tokens, 2); }
 
 }  // namespace
 
 bool packs_text(const LoadingSettings& loading) {
-  if (loading.text_padding == TextPadding::packed) return true;
-  return loading.text_padding == TextPadding::automatic && !loading.loss_on_padding;
+  if (loading.data.text_padding == TextPadding::packed) return true;
+  return loading.data.text_padding == TextPadding::automatic && !loading.steps.loss_on_padding;
 }
 
 bool balances_micro_batches(const LoadingSettings& loading) {
-  return packs_text(loading) && loading.micro_batches > 1 &&
-         loading.loss_normalization == LossNormalization::tokens;
+  return packs_text(loading) && loading.steps.accumulate_grad_batches > 1 &&
+         loading.steps.loss_normalization == LossNormalization::tokens;
 }
 
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size) {
@@ -76,7 +76,7 @@ std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, 
 namespace {
 
 std::vector<TextShape> shapes_of_one_text(const LoadingSettings& loading) {
-  const int64_t longest = longest_text(loading), batch = loading.batch_size;
+  const int64_t longest = longest_text(loading), batch = loading.steps.batch_size;
   std::vector<TextShape> shapes;
   if (packs_text(loading)) {
     // Each shape is a program of its own: at most 32 of them.
@@ -87,7 +87,7 @@ std::vector<TextShape> shapes_of_one_text(const LoadingSettings& loading) {
     shapes.push_back({longest, most});
     return shapes;
   }
-  if (loading.text_padding != TextPadding::max)
+  if (loading.data.text_padding != TextPadding::max)
     for (int64_t length = kLengthMultiple; length < longest; length += kLengthMultiple) shapes.push_back({length, 0});
   shapes.push_back({longest, 0});
   return shapes;

@@ -90,15 +90,15 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
 SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
                          const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key) {
   const int64_t size = dataset->size();
-  const std::string& path = key == std::string("data.val_path") ? loading.val_path : loading.path;
-  const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = loading.max_text_tokens,
+  const std::string& path = key == std::string("data.val_path") ? loading.data.val_path : loading.data.path;
+  const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = loading.data.max_text_tokens,
                                       .vocabulary = inputs.text.vocabulary, .threads = threads,
-                                      .skip_bad = loading.on_bad_sample == FaultAction::skip,
+                                      .skip_bad = loading.data.on_bad_sample == FaultAction::skip,
                                       .decoder_start = inputs.decoder_start};
   auto survey = std::make_shared<TextSurvey>(*dataset, tokenizer, settings);
-  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(loading.keys, key), ": ", key, ": ", path, ": none of the ",
+  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(loading, key), ": ", key, ": ", path, ": none of the ",
                     survey->surveyed(), " texts has a token to learn among its first ",
-                    loading.max_text_tokens, " (data.max_text_tokens)",
+                    loading.data.max_text_tokens, " (data.max_text_tokens)",
                     survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front(),
                     survey->bad() > 0 ? concat("; ", survey->bad(), " cannot be read: ", survey->bad_texts().front())
                                       : "");
@@ -111,7 +111,7 @@ SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const D
 std::string survey_text(const LoadingSettings& loading, const TextSurvey& survey) {
   std::string text = concat(survey.surveyed(), " texts");
   if (survey.cut() > 0)
-    text += concat(", ", survey.cut(), " cut to data.max_text_tokens ", loading.max_text_tokens);
+    text += concat(", ", survey.cut(), " cut to data.max_text_tokens ", loading.data.max_text_tokens);
   const auto list = [&](int64_t count, const char* why, const std::vector<std::string>& names) {
     if (count == 0) return;
     text += concat(", ", count, why, " (");
@@ -129,9 +129,9 @@ namespace {
 /// with empty slots: at least one row has a label, and a sample's last row has none, so one sample has two rows.
 TextNeed need_of(const LoadingSettings& loading, std::span<const int64_t> lengths, std::span<const int64_t> sources) {
   const bool packed = packs_text(loading);
-  const int64_t text = needed_size(packed, lengths, loading.batch_size);
-  return {std::max(text, packed ? loading.batch_size + 1 : 2),
-          needed_size(packed, sources, loading.batch_size)};
+  const int64_t text = needed_size(packed, lengths, loading.steps.batch_size);
+  return {std::max(text, packed ? loading.steps.batch_size + 1 : 2),
+          needed_size(packed, sources, loading.steps.batch_size)};
 }
 
 /// The lengths of text and source for each sample of one rank's step.
@@ -167,7 +167,7 @@ std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64
   const bool balances = balances_micro_batches(loading);
   const TextSurvey& survey = *samples.texts;
   const auto known = static_cast<int64_t>(survey.lengths().size());
-  const int64_t batch = loading.batch_size, micro_batches = loading.micro_batches;
+  const int64_t batch = loading.steps.batch_size, micro_batches = loading.steps.accumulate_grad_batches;
   // One rank with the micro-batches of all: micro-batch m of rank r is its (m * world + r)-th.
   Sampler::Settings whole = sampler_settings(loading, 0, 1, known, samples.epoch_samples);
   whole.micro_batches *= world;
@@ -198,11 +198,11 @@ std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64
 /// How often the steps of one validation need which size.
 std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, int64_t world, const SampleSet& samples) {
   const auto known = samples.texts->lengths().size();
-  const auto batch = static_cast<size_t>(loading.batch_size);
+  const auto batch = static_cast<size_t>(loading.steps.batch_size);
   const auto steps = static_cast<size_t>(validation_steps(loading, world, static_cast<int64_t>(known)));
   std::map<TextNeed, int64_t> needs;
   for (size_t first = 0; first < known && first < steps * batch * static_cast<size_t>(world); first += batch) {
-    StepLengths lengths(loading.batch_size);  // behind the last sample are empty places
+    StepLengths lengths(loading.steps.batch_size);  // behind the last sample are empty places
     for (size_t i = 0; i < batch && first + i < known; ++i)
       lengths.set(i, *samples.texts, static_cast<int64_t>(first + i));
     ++needs[need_of(loading, lengths.text, lengths.source)];
@@ -218,13 +218,13 @@ struct Side {
   int64_t longest = 0, most = 0, multiple = 8;
   Side(const LoadingSettings& loading, int64_t longest_text, int64_t max_needed) : most(max_needed) {
     // A sample with something to learn has two tokens at least, so that no shape is without labels.
-    longest = std::min(round_up(longest_text, 8), std::max<int64_t>(loading.max_text_tokens, 2));
+    longest = std::min(round_up(longest_text, 8), std::max<int64_t>(loading.data.max_text_tokens, 2));
     const auto part = [&](int64_t parts) {
       return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most / parts)));
     };
     if (packs_text(loading)) {
       multiple = std::max(std::clamp<int64_t>(part(16), 8, 64), part(512));
-      most = loading.batch_size * longest;
+      most = loading.steps.batch_size * longest;
     } else {
       most = longest;
     }
@@ -237,7 +237,7 @@ struct Side {
 std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int64_t world, const SampleSet& samples,
                                             const SampleSet& validation) {
   int64_t longest = longest_of(samples.texts->lengths()), source = longest_of(samples.texts->source_lengths());
-  if (loading.text_padding == TextPadding::max) return possible_text_shapes(loading, source > 0);
+  if (loading.data.text_padding == TextPadding::max) return possible_text_shapes(loading, source > 0);
   const bool packed = packs_text(loading);
   std::map<TextNeed, int64_t> needs = needs_of_steps(loading, world, samples);
   if (validation.texts) {

@@ -9,7 +9,7 @@ namespace {
 
 class AdamW : public DecayingOptimizer {
  public:
-  explicit AdamW(const OptimizerSettings& settings) : DecayingOptimizer(settings) {}
+  explicit AdamW(const OptimizerSettings& settings, int64_t seed) : DecayingOptimizer(settings, seed) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     return {{"exp_avg", &plain_format(dtype)}, {"exp_avg_sq", &plain_format(dtype)}};
   }
@@ -30,6 +30,6 @@ class AdamW : public DecayingOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const OptimizerSettings& settings) { return std::make_unique<AdamW>(settings); }
+std::unique_ptr<Optimizer> make_adamw(const OptimizerSettings& settings, int64_t seed) { return std::make_unique<AdamW>(settings, seed); }
 
 }  // namespace blipft

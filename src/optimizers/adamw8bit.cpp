@@ -9,7 +9,7 @@ namespace {
 
 class AdamW8bit : public DecayingOptimizer {
  public:
-  explicit AdamW8bit(const OptimizerSettings& settings) : DecayingOptimizer(settings), plain_(make_adamw(settings)) {}
+  explicit AdamW8bit(const OptimizerSettings& settings, int64_t seed) : DecayingOptimizer(settings, seed), plain_(make_adamw(settings, seed)) {}
   std::vector<StateSpec> states(const Parameter& parameter, DType) const override {
     const bool small = parameter.numel() < kMinElements || parameter.kind == ParameterKind::embedding ||
                        parameter.offset % code_block(CodeBook::dynamic8) != 0;
@@ -46,6 +46,6 @@ class AdamW8bit : public DecayingOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw8bit(const OptimizerSettings& settings) { return std::make_unique<AdamW8bit>(settings); }
+std::unique_ptr<Optimizer> make_adamw8bit(const OptimizerSettings& settings, int64_t seed) { return std::make_unique<AdamW8bit>(settings, seed); }
 
 }  // namespace blipft

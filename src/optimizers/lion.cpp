@@ -7,7 +7,7 @@ namespace {
 
 class Lion : public DecayingOptimizer {
  public:
-  explicit Lion(const OptimizerSettings& settings) : DecayingOptimizer(settings) {}
+  explicit Lion(const OptimizerSettings& settings, int64_t seed) : DecayingOptimizer(settings, seed) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     return {{"exp_avg", &plain_format(dtype)}};
   }
@@ -27,6 +27,6 @@ class Lion : public DecayingOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_lion(const OptimizerSettings& settings) { return std::make_unique<Lion>(settings); }
+std::unique_ptr<Optimizer> make_lion(const OptimizerSettings& settings, int64_t seed) { return std::make_unique<Lion>(settings, seed); }
 
 }  // namespace blipft

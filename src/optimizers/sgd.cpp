@@ -7,7 +7,7 @@ namespace {
 
 class Sgd : public DecayingOptimizer {
  public:
-  explicit Sgd(const OptimizerSettings& settings) : DecayingOptimizer(settings) {}
+  explicit Sgd(const OptimizerSettings& settings, int64_t seed) : DecayingOptimizer(settings, seed) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     if (settings_.momentum == 0) return {};
     return {{"momentum_buffer", &plain_format(dtype)}};
@@ -29,6 +29,6 @@ class Sgd : public DecayingOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings) { return std::make_unique<Sgd>(settings); }
+std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings, int64_t seed) { return std::make_unique<Sgd>(settings, seed); }
 
 }  // namespace blipft

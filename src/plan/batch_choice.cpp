@@ -48,7 +48,7 @@ std::string short_text(const ChosenSettings& settings) {
 }  // namespace
 
 ChosenSettings ChosenSettings::of(const Config& config) {
-  return {config.train.batch_size, config.train.accumulate_grad_batches, config.train.act_ckpt,
+  return {config.steps.batch_size, config.steps.accumulate_grad_batches, config.train.act_ckpt,
           config.parallel.reshard, config.parallel.offload};
 }
 
@@ -71,8 +71,8 @@ ChosenSettings ChosenSettings::of(const std::vector<std::pair<std::string, std::
 }
 
 void ChosenSettings::apply(Config& config) const {
-  config.train.batch_size = batch_size;
-  config.train.accumulate_grad_batches = micro_batches;
+  config.steps.batch_size = batch_size;
+  config.steps.accumulate_grad_batches = micro_batches;
   config.train.act_ckpt = act_ckpt;
   config.parallel.reshard = reshard;
   config.parallel.offload = offload;
@@ -84,7 +84,7 @@ std::string ChosenSettings::description() const {
 }
 
 Config before_choice(const Config& asked, int64_t ranks) {
-  const int64_t given = asked.train.accumulate_grad_batches;
+  const int64_t given = asked.steps.accumulate_grad_batches;
   return with_micro_batches(asked, ranks, given > 0 ? given : share_of_a_step(asked, ranks));
 }
 
@@ -93,9 +93,9 @@ bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings
   if (settings.batch_size == 0) return false;
   const Config like = with_micro_batches(asked, ranks, std::max<int64_t>(1, settings.micro_batches));
   const ParallelSection& parallel = asked.parallel;
-  return like.train.batch_size <= settings.batch_size && settings.batch_size <= kMaxSamplesAtOnce &&
+  return like.steps.batch_size <= settings.batch_size && settings.batch_size <= kMaxSamplesAtOnce &&
          settings.micro_batches <= share_of_a_step(asked, ranks) &&
-         (asked.train.accumulate_grad_batches == 0 || asked.train.accumulate_grad_batches == settings.micro_batches) &&
+         (asked.steps.accumulate_grad_batches == 0 || asked.steps.accumulate_grad_batches == settings.micro_batches) &&
          (!given("train.act_ckpt") || asked.train.act_ckpt == settings.act_ckpt) &&
          (parallel.reshard == ReshardPolicy::automatic || parallel.reshard == settings.reshard) &&
          (settings.reshard == ReshardPolicy::automatic || cuts_parameters(parallel.strategy)) &&
@@ -195,7 +195,7 @@ BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>&
 }
 
 TimedStep timed_step(const FitSearch& search, const FitRow& row) {
-  const int64_t all = row.config.train.accumulate_grad_batches;
+  const int64_t all = row.config.steps.accumulate_grad_batches;
   TimedStep step{ChosenSettings::of(row.config), ChoiceTiming::micro_batches(all, row.time.total()), row.text, row.time.total(), 1};
   if (step.micro_batches == all) return step;
   step.estimate = search.seconds_of(row, step.micro_batches);

@@ -52,7 +52,7 @@ MemoryPlan plan_generation(const Config& config, Model& model, const GroupSizes&
                            const DecodeProgramSettings& settings) {
   MemoryPlan plan = empty_plan(ranks, strategy);
   plan.engine = std::make_unique<Engine>(
-      EngineParts{.settings = engine_settings(config), .model = &model, .device = plan.device.get(), .ops = plan.ops.get(),
+      EngineParts{.settings = config, .model = &model, .device = plan.device.get(), .ops = plan.ops.get(),
                   .groups = plan.groups(), .arena = plan.arena.get(), .pixel_statistics = {}, .trains = false},
       strategy, plan.sharded);
   record_decoding(settings, plan);

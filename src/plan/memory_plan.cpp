@@ -43,7 +43,7 @@ constexpr int64_t kShareLeftByCodes = 64;
 MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   const Config& config = run.config;
   MemoryPlan plan = empty_plan(run.ranks, strategy_of(config, run.ranks.all()));
-  plan.optimizer = make_optimizer(config.train);
+  plan.optimizer = make_optimizer(config.train, config.steps.seed);
   plan.text_shapes = run.text_shapes;
   plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
   plan.fp8_kept_bytes = run.fp8_kept_bytes;
@@ -51,7 +51,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   plan.spans = std::make_unique<SpanRecorder>();
   const bool record = config.trace.enabled && config.trace.spans != SpanTracing::none;
   plan.engine = std::make_unique<Engine>(
-      EngineParts{.settings = engine_settings(config), .model = &run.model, .device = plan.device.get(), .ops = plan.ops.get(),
+      EngineParts{.settings = config, .model = &run.model, .device = plan.device.get(), .ops = plan.ops.get(),
                   .groups = plan.groups(), .arena = plan.arena.get(), .optimizer = plan.optimizer.get(), .policy = run.policy,
                   .spans = record ? plan.spans.get() : nullptr, .pixel_statistics = {}, .text_shapes = run.text_shapes,
                   .activity = nullptr, .fp8_kept_bytes = run.fp8_kept_bytes, .fp8_keep_inputs = run.fp8_keep_inputs},
@@ -220,9 +220,9 @@ int64_t largest_batch(const Config& config, Model& model, const GroupSizes& rank
                       int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most, const EvaluationWork* evaluation) {
   const auto fits = [&](int64_t batch) {
     Config other = config;
-    other.train.batch_size = batch;
-    other.train.accumulate_grad_batches = 1;
-    other.train.total_batch_size = 0;
+    other.steps.batch_size = batch;
+    other.steps.accumulate_grad_batches = 1;
+    other.steps.total_batch_size = 0;
     return min_planned_bytes({.config = other, .model = model, .ranks = ranks, .text_shapes = text_shapes(other),
                                 .policy = nullptr, .evaluation = evaluation, .gpu = true}) <= device_bytes;
   };

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "blipft/error.h"
-#include "engine/room_settings.h"
 #include "loading/step_order.h"
 #include "loading/text_sample.h"
 #include "loading/text_survey.h"
@@ -31,8 +30,8 @@ EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
 
 void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
                                     const Tokenizer& tokenizer) {
-  if (possible_text_shapes(loading_settings(config), has_source_).size() == 1) return;  // every step has the same shape
-  captions_ = sampled_text_lengths(loading_settings(config), dataset, tokenizer, inputs.text.vocabulary);
+  if (possible_text_shapes(config, has_source_).size() == 1) return;  // every step has the same shape
+  captions_ = sampled_text_lengths(config, dataset, tokenizer, inputs.text.vocabulary);
   if (captions_.empty()) return;
   const auto sum = static_cast<double>(std::accumulate(captions_.begin(), captions_.end(), int64_t{0}));
   char mean[32];
@@ -50,19 +49,19 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, cons
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world)
     : has_source_(inputs.has_source()) {
-  check_text_length(loading_settings(config), inputs);
+  check_text_length(config, inputs);
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
   else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");
   if (inputs.has_picture() || !missing.empty()) {  // the data is not read, only the run file's keys are checked
     const int64_t samples = config.data.num_train_samples;
-    if (samples > 0) (void)make_training_order(loading_settings(config), 0, world, samples, samples);
+    if (samples > 0) (void)make_training_order(config, 0, world, samples, samples);
     if (!inputs.has_picture())
       text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
                      brief(missing, 300), "; a run needs it\n");
     else if (missing.empty()) {
       const std::shared_ptr<Tokenizer> tokenizer = load_model_tokenizer(config.model.path);
-      const TextSettings texts = text_settings(config, *tokenizer);
+      const TextSettings texts = text_settings(config.data, config, config.model.path, *tokenizer);
       look_at_captions(config, inputs, *open_dataset(config.data.path, config.data.format, texts), *tokenizer);
     }
     if (!generates(config)) return;
@@ -73,8 +72,8 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
   opened_ = std::make_unique<RunData>(
       open_run_data(config, inputs, world, std::max<int64_t>(1, std::thread::hardware_concurrency())));
   data_ = opened_.get();
-  if (const auto prompts = open_validation_prompts(config, inputs, *data_)) evaluation_ = prompts->work(config);
-  text_ = concat(survey_text(loading_settings(config), *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");
+  if (const auto prompts = open_validation_prompts(config, config.evaluate.samples, inputs, *data_)) evaluation_ = prompts->work(config);
+  text_ = concat(survey_text(config, *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");
 }
 
 int64_t PlannedTexts::samples_of_epoch() const {
@@ -83,11 +82,11 @@ int64_t PlannedTexts::samples_of_epoch() const {
 }
 
 std::vector<TextShape> PlannedTexts::shapes(const Config& config, int64_t world) const {
-  if (!data_) return possible_text_shapes(loading_settings(config), has_source_);
+  if (!data_) return possible_text_shapes(config, has_source_);
   try {
     return text_shapes_of(config, world, *data_);
   } catch (const UserError&) {
-    return {possible_text_shapes(loading_settings(config), has_source_).back()};
+    return {possible_text_shapes(config, has_source_).back()};
   }
 }
 
@@ -98,7 +97,7 @@ TextShape PlannedTexts::mean(const Config& config, int64_t world) const {
     } catch (const UserError&) {           // the data has fewer samples than one step
     }
   }
-  const LoadingSettings loading = loading_settings(config);
+  const LoadingSettings loading = config;
   return mean_text_shape(loading, captions_, possible_text_shapes(loading, has_source_));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/config.h"
 #include "engine/decode/prompt_set.h"
 #include "engine/run_data.h"
 

@@ -57,7 +57,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
                     " has no products in fp8: GPUs of compute capability 8.9 and later have; remove it");
   const RunModel models(config);
   std::unique_ptr<Model> model = models.make(config);
-  check_adapters(adapter_files(config), model->units());
+  check_adapters({config.model, config.adapter, config}, model->units());
   const PlannedTexts texts(config, model->inputs(), world.all());
   if (chooses) {
     config = print_choice(FitSearch(asked, node_ranks, gpu, texts, models, planned.rates), world.all(), gpu);

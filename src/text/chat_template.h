@@ -23,7 +23,7 @@ std::string chat_format_text(const std::string& name);                     ///< 
 
 /// Sets the templates of `settings`: of the model's folder, of a file, or a format. Throws UserError for a file that
 /// cannot be read.
-void set_chat_template(const Config& config, TextSettings& settings);
+void set_chat_template(const TextKeys& keys, const std::string& model_folder, TextSettings& settings);
 
 /// Renders a conversation as one text, in segments (Sample::whole). If the template has {% generation %} blocks, their
 /// contents are trained on. Otherwise the trained part of an answer is the text that the model would have to generate

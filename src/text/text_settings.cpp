@@ -2,7 +2,6 @@
 #include <ctime>
 #include <filesystem>
 
-#include "blipft/config.h"
 #include "blipft/error.h"
 #include "blipft/text.h"
 #include "io/file.h"
@@ -61,22 +60,21 @@ void set_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, Text
     if (!token.empty()) settings.special_tokens[name] = token;
 }
 
-void check_date(const Config& config) {
-  const std::string& date = config.data.chat_date;
+void check_date(const std::string& date, const KeyPlaces& places) {
   std::tm day{};
   const char* const end = strptime(date.c_str(), "%Y-%m-%d", &day);
-  BLIPFT_USER_CHECK(end && !*end && date.size() == 10, place_of(config, "data.chat_date"), ": data.chat_date: found ",
+  BLIPFT_USER_CHECK(end && !*end && date.size() == 10, place_of(places, "data.chat_date"), ": data.chat_date: found ",
                     brief(date), ", expected a day as 2024-07-26");
 }
 
 }  // namespace
 
-void set_chat_template(const Config& config, TextSettings& settings) {
-  const auto& choice = config.data.chat_template;
-  const fs::path folder = config.model.path;
+void set_chat_template(const TextKeys& keys, const std::string& model_folder, TextSettings& settings) {
+  const auto& choice = keys.chat_template;
+  const fs::path folder = model_folder;
   const auto read = [](const std::string& file) { return io::read_whole_file(file, io::max_json_bytes); };
   if (choice != TemplateChoice::automatic) {
-    settings.chat_template = std::make_shared<const ChatTemplate>(chosen_chat_template(config), choice.text);
+    settings.chat_template = std::make_shared<const ChatTemplate>(chosen_chat_template(keys), choice.text);
     return;
   }
   const std::string file = (folder / "chat_template.jinja").string(), text = or_nothing([&] { return read(file); });
@@ -88,29 +86,20 @@ void set_chat_template(const Config& config, TextSettings& settings) {
   }
 }
 
-std::string chosen_chat_template(const Config& config) {
-  const auto& choice = config.data.chat_template;
+std::string chosen_chat_template(const TextKeys& keys) {
+  const auto& choice = keys.chat_template;
   if (choice == TemplateChoice::automatic) return {};
   const std::string format = chat_format_text(choice.text);
   return format.empty() ? io::read_whole_file(choice.text, io::max_json_bytes) : format;
 }
 
-TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
-  const DataSection& data = config.data;
-  TextSettings settings;
-  settings.allow_outside = data.allow_outside;
-  settings.keys = data.keys;
-  settings.pictures = data.pictures;
-  settings.prompt_style = data.prompt_style;
-  set_chat_template(config, settings);
-  settings.train_on = data.train_on;
-  settings.mask_prompt = data.mask_prompt;
-  if (data.append_eos != AutoSwitch::automatic) settings.append_eos = data.append_eos == AutoSwitch::on;
-  settings.prompt_template = data.prompt_template;
-  settings.answers = data.answers;
-  check_date(config);
-  settings.chat_date = data.chat_date;
-  set_special_tokens(config.model.path, tokenizer, settings);
+TextSettings text_settings(const TextKeys& keys, const KeyPlaces& places, const std::string& model_folder,
+                           const Tokenizer& tokenizer) {
+  check_date(keys.chat_date, places);
+  TextSettings settings{keys, {}, {}, {}, {}};
+  set_chat_template(keys, model_folder, settings);
+  if (keys.append_eos != AutoSwitch::automatic) settings.append_eos = keys.append_eos == AutoSwitch::on;
+  set_special_tokens(model_folder, tokenizer, settings);
   return settings;
 }
 

@@ -8,7 +8,6 @@
 #include "base/memory_text.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
-#include "engine/room_settings.h"
 #include "io/saved_model.h"
 #include "weights/adapter_files.h"
 
@@ -51,7 +50,7 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
                                   .source = config.model.path,
                                   .settings = settings,
                                   .checkpoint = r.sources.checkpoint.get(),
-                                  .adapter_config = adapter_config(adapter_files(config), r.model().units()),
+                                  .adapter_config = adapter_config({config.model, config.adapter, config}, r.model().units()),
                                   .chat_template = r.data.chat_template,
                                   .origin = {r.run.id, steps}}));
     if (r.first_rank() && saved.back() != wanted)

@@ -12,7 +12,7 @@ namespace blipft {
 namespace {
 
 CheckpointParts checkpoint_parts(const TrainingResources& r, const BestValidation& best, const StopRequest& stop) {
-  CheckpointParts parts{.config = &r.config(), .world = &r.world, .times = &r.times, .stop = &stop,
+  CheckpointParts parts{.config = &r.config(), .keys = config_values(r.config()), .world = &r.world, .times = &r.times, .stop = &stop,
                         .weights = r.weight_context(), .run = r.facts(), .resumed = r.run.resume ? r.run.resume->folder : ""};
   // Without shards every rank holds equal state; else the ranks with the same index in their shard groups do.
   parts.replica = r.engine->store.shards() == 1 ? r.world.rank() : r.backend.groups->shard_group();

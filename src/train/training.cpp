@@ -2,6 +2,7 @@
 #include "blipft/trainer.h"
 
 #include "agreement/rank_guard.h"
+#include "config/config_facts.h"
 #include "engine/placement.h"
 #include "io/run_log.h"
 #include "liveness/stop_request.h"
@@ -105,6 +106,7 @@ int train(const Config& config, const World& world) {
   choose_gpu_queues(config, world);        // must run before CUDA starts
   start_run_log(world.rank() == 0);
   RankGuard guard(config, world);
+  check_same_config(config, world);
   TrainingRun run(config, world, guard.watchdog());
   bool stopped = false;
   guard.run([&] { stopped = run.run(); }, [&] { run.close(); });

@@ -31,7 +31,7 @@ std::map<std::string, std::string> TrainingResources::facts() const {
       {"strategy", groups_text(plan.memory)},
       {"device", concat(device.name(), device.code().empty() ? "" : " ", device.code())},
       {"version", version_commit()},
-      {"batch_size", std::to_string(config().train.batch_size)},
+      {"batch_size", std::to_string(config().steps.batch_size)},
       {"samples_of_a_step", std::to_string(samples_of_a_step(config(), world.size()))}};
   if (cuts_parameters(plan.memory.strategy)) facts["reshard"] = reshard_name(plan.memory);
   return facts;

@@ -1,7 +1,7 @@
 // Validation; see validation.h.
 #include "train/validation.h"
 
-#include "evaluate/run_metrics.h"
+#include "generate/run_metrics.h"
 
 namespace blipft {
 
@@ -48,7 +48,7 @@ void Validation::run(int64_t step) {
 // are gathers of units.
 ValidationEvent Validation::measure_loss(int64_t step) {
   const auto start = StartTimes::Clock::now();
-  const bool by_tokens = r_.config().train.loss_normalization == LossNormalization::tokens;
+  const bool by_tokens = r_.config().steps.loss_normalization == LossNormalization::tokens;
   double loss = 0, weight = 0, tokens = 0;
   StepProgram& program = *r_.engine->program;
   DataLoader& loader = *r_.loaders.validation;

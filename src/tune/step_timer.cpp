@@ -22,7 +22,7 @@ constexpr double kFewestSteps = 3;         // a warm-up step, a measured step, a
 // Returns the configuration of a timed step, without evaluation and trace.
 Config bare(Config config, const TimedStep& step) {
   step.settings.apply(config);
-  config.train.accumulate_grad_batches = step.micro_batches;
+  config.steps.accumulate_grad_batches = step.micro_batches;
   config.data.val_path.clear();
   config.data.val_split_fraction = 0;
   config.evaluate.samples = 0;
@@ -39,7 +39,7 @@ int64_t length_of(int64_t i, int64_t count, int64_t rows) { return rows / count 
 class RandomBatch {
  public:
   RandomBatch(Device& device, const ModelInputs& inputs, const Config& config, const TextShape& text)
-      : layout_(inputs, config.train.accumulate_grad_batches, config.train.batch_size, text), memory_(device, layout_.bytes()) {
+      : layout_(inputs, config.steps.accumulate_grad_batches, config.steps.batch_size, text), memory_(device, layout_.bytes()) {
     batch_.layout = layout_;
     batch_.block = memory_.get();
     std::vector<BatchSample> samples;
@@ -88,10 +88,10 @@ class StepTimer {
     Device& device = *parts_.device;
     model_ = make_model(config_);
     ops_ = parts_.make_ops();
-    optimizer_ = make_optimizer(config_.train);
+    optimizer_ = make_optimizer(config_.train, config_.steps.seed);
     plan_ = plan_memory(config_, *model_, parts_.sizes, parts_.device_bytes, {text_});
     arena_ = std::make_unique<Arena>(device, *plan_.arena);
-    engine_ = make_engine(plan_, {.settings = engine_settings(config_), .model = model_.get(), .device = &device, .ops = ops_.get(),
+    engine_ = make_engine(plan_, {.settings = config_, .model = model_.get(), .device = &device, .ops = ops_.get(),
                                   .groups = parts_.groups->groups(), .arena = arena_.get(),
                                   .optimizer = optimizer_.get(), .policy = nullptr, .spans = nullptr,
                                   .pixel_statistics = {}, .text_shapes = {text_}});
@@ -100,7 +100,7 @@ class StepTimer {
     batch_ = std::make_unique<RandomBatch>(device, model_->inputs(), config_, text_);
   }
   // By all ranks, as what follows of these.
-  void connect() { expose_memory(peer_memory(config_), *parts_.groups, *arena_, engine_->store); }
+  void connect() { expose_memory(config_.parallel, *parts_.groups, *arena_, engine_->store); }
   void disconnect() {
     parts_.device->synchronize();
     parts_.groups->withdraw();
@@ -110,7 +110,7 @@ class StepTimer {
   void prepare() {
     const WeightContext context{.units = model_->units(), .store = &engine_->store, .strategy = engine_->strategy.get(),
                                 .device = parts_.device, .ops = ops_.get(), .scratch = arena_->scratch()};
-    init_weights(context, static_cast<uint64_t>(config_.train.seed));
+    init_weights(context, static_cast<uint64_t>(config_.steps.seed));
     engine_->program->prepare({text_});
   }
   // Runs `count` steps and returns the seconds per step. If count > 1, the first step is not measured. Called by all

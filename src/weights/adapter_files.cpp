@@ -68,8 +68,8 @@ bool keeps_model(const ordered_json& initialisation) {
 
 // Throws UserError if adapter_config.json does not match the adapter settings of the run file.
 void check_adapter_config(const AdapterFiles& files) {
-  const std::string file = files.path + "/adapter_config.json";
-  BLIPFT_USER_CHECK(std::filesystem::exists(file), files.place, ": found no ", file,
+  const std::string file = files.adapter.path + "/adapter_config.json";
+  BLIPFT_USER_CHECK(std::filesystem::exists(file), place_of(files.places, "adapter.path"), ": found no ", file,
                     "; expected a folder that PEFT's save_pretrained wrote, or a run's output.save_model (adapter/)");
   const ordered_json saved = io::read_json_file<ordered_json>(file);
   BLIPFT_USER_CHECK(saved.is_object(), file, ": found a JSON ", saved.type_name(), ", expected an object");
@@ -82,10 +82,10 @@ void check_adapter_config(const AdapterFiles& files) {
                       io::brief(wanted), " (", ours, "); give both the same");
   };
   expect("peft_type", "LORA", "adapter.kind: lora");
-  expect("r", files.r, "adapter.r");
-  expect("lora_alpha", files.alpha, "adapter.alpha");
-  if (saved.contains("use_rslora") || files.rslora)
-    expect("use_rslora", files.rslora, "adapter.rslora");
+  expect("r", files.adapter.r, "adapter.r");
+  expect("lora_alpha", files.adapter.alpha, "adapter.alpha");
+  if (saved.contains("use_rslora") || files.adapter.rslora)
+    expect("use_rslora", files.adapter.rslora, "adapter.rslora");
   for (const auto& [key, value] : saved.items())
     BLIPFT_USER_CHECK(kOtherKeys.count(key) || key == "r" || key == "lora_alpha" || key == "lora_dropout" || is_off(value),
                       file, ": ", brief(key), ": found ", io::brief(value),
@@ -109,7 +109,7 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
     std::string name = stored.first;
     if (name.starts_with(kAdapterPrefix)) name = name.substr(kAdapterPrefix.size());
     if (const size_t at = name.find(kBaseLayer); at != std::string::npos) name.replace(at, kBaseLayer.size(), ".");
-    if (numbers && !model && files.pretrained) model = std::make_unique<SafetensorsReader>(files.model_path);
+    if (numbers && !model && files.model.init == InitialWeights::pretrained) model = std::make_unique<SafetensorsReader>(files.model.path);
     const NamedTensor* own = nullptr;
     bool is_there = false;
     for (const Unit* unit : units)
@@ -122,8 +122,8 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
     if (!numbers && is_there) continue;
     BLIPFT_USER_CHECK(own && own->second.shape == stored.second.shape && same_numbers(*model, *own, adapters, stored),
                       stored.second.file, ": tensor ", stored.first, ": it is no adapter that the run file describes, ",
-                      own ? concat("and differs from ", own->first, " of ", files.model_path)
-                          : concat("and no weight of the model at ", files.model_path),
+                      own ? concat("and differs from ", own->first, " of ", files.model.path)
+                          : concat("and no weight of the model at ", files.model.path),
                       "; check adapter.targets and model.path");
   }
 }
@@ -140,7 +140,7 @@ std::string name_of_base(const std::string& folder) {
 std::string adapter_config(const AdapterFiles& files, const Units& units) {
   const std::set<std::string> modules = adapted_modules(units);
   if (modules.empty()) return "";
-  const FamilySpec& family = family_of(files.model_path);
+  const FamilySpec& family = family_of(files.model.path);
   const ModelClass& base = family.saved_as;
   std::set<std::string> targets;
   for (const std::string& module : modules) {
@@ -158,25 +158,25 @@ std::string adapter_config(const AdapterFiles& files, const Units& units) {
   else if (base.seq_to_seq) task = "SEQ_2_SEQ_LM";
   else mapping = {{"base_model_class", base.name}, {"parent_library", base.module}};
   ordered_json text = {{"peft_type", "LORA"}, {"task_type", task}, {"auto_mapping", mapping},
-                       {"base_model_name_or_path", name_of_base(files.model_path)}, {"r", files.r},
-                       {"lora_alpha", number(files.alpha)}, {"lora_dropout", files.dropout},
-                       {"use_rslora", files.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
+                       {"base_model_name_or_path", name_of_base(files.model.path)}, {"r", files.adapter.r},
+                       {"lora_alpha", number(files.adapter.alpha)}, {"lora_dropout", files.adapter.dropout},
+                       {"use_rslora", files.adapter.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
                        {"inference_mode", true}, {"target_modules", targets}};
   return text.dump(2) + "\n";
 }
 
 void check_adapters(const AdapterFiles& files, const Units& units) {
-  if (files.path.empty()) return;
+  if (files.adapter.path.empty()) return;
   check_adapter_config(files);
-  const SafetensorsReader reader(files.path, "adapter_model");
+  const SafetensorsReader reader(files.adapter.path, "adapter_model");
   check_weights(units, reader, Source::adapter);
   check_base_weights(reader, units, files, false);
 }
 
 std::shared_ptr<const SafetensorsReader> load_adapters(const WeightContext& context, const AdapterFiles& files) {
-  if (files.path.empty()) return nullptr;
+  if (files.adapter.path.empty()) return nullptr;
   check_adapters(files, context.units);
-  auto reader = std::make_shared<const SafetensorsReader>(files.path, "adapter_model");
+  auto reader = std::make_shared<const SafetensorsReader>(files.adapter.path, "adapter_model");
   check_base_weights(*reader, context.units, files, true);
   load_weights(context, *reader, 1, Source::adapter);
   return reader;

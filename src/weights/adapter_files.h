@@ -3,20 +3,18 @@
 
 #include <string>
 
+#include "blipft/key_places.h"
 #include "blipft/model.h"
+#include "blipft/weight_settings.h"
 #include "weights/weights.h"
 
 namespace blipft {
 
-/// The adapter settings of a run, and the model that the adapters belong to.
+/// The adapters of a run, and the model that they belong to.
 struct AdapterFiles {
-  std::string model_path;
-  bool pretrained = true;                  ///< true if the model's weights are those of model_path
-  int64_t r = 8;
-  double alpha = 8, dropout = 0;
-  bool rslora = false;
-  std::string path;                        ///< PEFT folder with the initial adapters; empty: none
-  std::string place;                       ///< position of adapter.path in the run file, for messages
+  const ModelSection& model;
+  const AdapterSection& adapter;
+  const KeyPlaces& places;                 ///< for messages
 };
 
 /// Returns the text of adapter_config.json for the adapters of `units`; "" if there are none.

@@ -5,6 +5,7 @@
 
 #include "agreement/same_run.h"
 #include "blipft/version.h"
+#include "config/config_facts.h"
 #include "strategies/strategy_harness.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
@@ -59,7 +60,7 @@ TEST_SUITE("mpi same run") {
     CHECK(text == concat("rank ", last, " on ", world.host(), ": train.lr is 0.25 (override \"train.lr=0.25\"), but ",
                          "on rank 0 (", world.host(), ") it is 1e-05 (run.yaml); also different: output.save_model; ",
                          "start them alike"));
-    CHECK(contains(config_message([](Config& config) { config.train.seed = 7; }), "train.seed is 7 (run.yaml), but"));
+    CHECK(contains(config_message([](Config& config) { config.steps.seed = 7; }), "train.seed is 7 (run.yaml), but"));
     CHECK(contains(config_message([](Config& config) { config.data.val_path = "/there"; }), "data.val_path is given"));
     // Keys that may differ between machines.
     CHECK(config_message([](Config& config) {

@@ -8,6 +8,7 @@
 
 #include "agreement/output_folder.h"
 #include "blipft/checkpoint.h"
+#include "blipft/config.h"
 #include "blipft/trace.h"
 #include "checkpoint/saving.h"
 #include "io/marker.h"

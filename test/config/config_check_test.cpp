@@ -3,6 +3,8 @@
 
 
 #include "config/run_file.h"
+#include "engine/placement.h"
+#include "engine/settings.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -114,19 +116,19 @@ TEST_SUITE("config") {
 
   TEST_CASE("samples of a step over all ranks") {
     const Config config = load(base + "train: {batch_size: 4, total_batch_size: 48}\n");
-    CHECK(config.train.accumulate_grad_batches == 0);
+    CHECK(config.steps.accumulate_grad_batches == 0);
     for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
       const Config resolved = resolve_for_ranks(config, ranks);
-      CHECK(resolved.train.accumulate_grad_batches * ranks * 4 == 48);
+      CHECK(resolved.steps.accumulate_grad_batches * ranks * 4 == 48);
       CHECK(to_yaml(resolve_for_ranks(load(to_yaml(resolved)), ranks)) == to_yaml(resolved));
-      CHECK(resolve_for_ranks(load(to_yaml(config)), ranks).train.accumulate_grad_batches ==
-            resolved.train.accumulate_grad_batches);
+      CHECK(resolve_for_ranks(load(to_yaml(config)), ranks).steps.accumulate_grad_batches ==
+            resolved.steps.accumulate_grad_batches);
     }
     const auto refused = [&](const Config& some, int64_t ranks) {
       return approved(about_file(message_of([&] { resolve_for_ranks(some, ranks); }), some.file));
     };
     // An uneven division leaves slots empty: 10 samples of a rank in 3 micro-batches of at most 4.
-    CHECK(resolve_for_ranks(config, 5).train.accumulate_grad_batches == 3);
+    CHECK(resolve_for_ranks(config, 5).steps.accumulate_grad_batches == 3);
     CHECK(samples_of_a_step(resolve_for_ranks(config, 5), 5) == 48);
     for (const char* means : {"loss_normalization: micro_batch", "loss_on_padding: true"})
       CHECK(names(refused(load(base + "train: {batch_size: 4, total_batch_size: 48, " + means + "}\n"), 5),
@@ -134,9 +136,9 @@ TEST_SUITE("config") {
     CHECK(names(refused(config, 16), {":5: train.batch_size:"}));
     CHECK(names(refused(config, 49), {":5: train.total_batch_size:", "48", "49 ranks", "at most 48"}));
     const Config both = load(base + "train: {batch_size: 4, total_batch_size: 48, accumulate_grad_batches: 3}\n");
-    CHECK(resolve_for_ranks(both, 4).train.accumulate_grad_batches == 3);
+    CHECK(resolve_for_ranks(both, 4).steps.accumulate_grad_batches == 3);
     CHECK(names(refused(both, 2), {"train.accumulate_grad_batches:", "remove one of them"}));
-    CHECK(resolve_for_ranks(load(base), 3).train.accumulate_grad_batches == 1);
+    CHECK(resolve_for_ranks(load(base), 3).steps.accumulate_grad_batches == 1);
     CHECK(names(message(base, {"train.accumulate_grad_batches=0"}),
                 {"train.accumulate_grad_batches:", "but train.total_batch_size"}));
     CHECK(contains(message(base, {"train.total_batch_size=-1"}), "expected an integer >= 0"));
@@ -156,8 +158,8 @@ TEST_SUITE("config") {
     CHECK(to_yaml(load(to_yaml(resolved))) == to_yaml(resolved));
     for (int64_t micro_batches = 1; micro_batches <= 13; ++micro_batches) {
       const Config cut = with_micro_batches(resolved, 4, micro_batches);
-      const int64_t places = cut.train.batch_size * micro_batches * 4;
-      CHECK(cut.train.accumulate_grad_batches == micro_batches);
+      const int64_t places = cut.steps.batch_size * micro_batches * 4;
+      CHECK(cut.steps.accumulate_grad_batches == micro_batches);
       CHECK(places >= 50);
       CHECK(places - 4 * micro_batches < 50);  // one less in each would not do
       CHECK(to_yaml(resolve_for_ranks(load(to_yaml(cut)), 4)) == to_yaml(cut));

@@ -21,8 +21,8 @@ TEST_SUITE("config") {
     CHECK(config.model.path == "some/model");
     CHECK(config.model.init == InitialWeights::pretrained);
     CHECK(config.train.precision == Precision::bf16_true);
-    CHECK(config.train.max_steps == -1);
-    CHECK(config.train.max_epochs == 1);
+    CHECK(config.steps.max_steps == -1);
+    CHECK(config.steps.max_epochs == 1);
     CHECK(config.parallel.devices == 0);
     CHECK(config.trace.kernels.empty());
     CHECK(config.output.path == "runs/run");
@@ -42,10 +42,10 @@ TEST_SUITE("config") {
     CHECK(config.train.lr == 2e-5);
     CHECK(config.train.eps == 1.5e-7);
     CHECK(config.train.precision == Precision::f32_true);
-    CHECK(config.train.max_steps == 7);
-    CHECK(config.train.max_epochs == -1);
-    CHECK(config.train.seed == 9007199254740993);  // not through a double
-    CHECK(config.train.loss_on_padding);
+    CHECK(config.steps.max_steps == 7);
+    CHECK(config.steps.max_epochs == -1);
+    CHECK(config.steps.seed == 9007199254740993);  // not through a double
+    CHECK(config.steps.loss_on_padding);
     CHECK(config.trace.kernels == std::vector<int64_t>{3, 1});
   }
 
@@ -282,7 +282,7 @@ TEST_SUITE("config") {
     const Config again = load(to_yaml(config));
     CHECK(to_yaml(again) == to_yaml(config));
     CHECK(again.train.weight_decay == config.train.weight_decay);
-    CHECK(again.train.seed == 9223372036854775807);
+    CHECK(again.steps.seed == 9223372036854775807);
     CHECK(again.trace.kernels == config.trace.kernels);
     CHECK(again.model.freeze == config.model.freeze);
     CHECK_FALSE(again.data.shuffle);
@@ -332,9 +332,9 @@ TEST_SUITE("config") {
       CHECK(config.parallel.devices == (std::string(name) == "single" ? 1 : 4));
       if (std::string(name) == "demo") continue;
       CHECK(config.train.lr == (config.parallel.devices == 1 ? 2e-5 : 8e-5));
-      CHECK(config.train.batch_size * config.train.accumulate_grad_batches == 64);
-      CHECK(config.train.loss_on_padding);
-      CHECK(config.train.loss_normalization == LossNormalization::micro_batch);
+      CHECK(config.steps.batch_size * config.steps.accumulate_grad_batches == 64);
+      CHECK(config.steps.loss_on_padding);
+      CHECK(config.steps.loss_normalization == LossNormalization::micro_batch);
       CHECK(config.data.num_train_samples == 512);
     }
   }

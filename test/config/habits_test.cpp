@@ -199,7 +199,7 @@ TEST_SUITE("config") {
     const Config kept = load(base + "train: {batch_size: 4, accumulate_grad_batches: 8}\n",
                              {"train.batch_size=8", "train.total_batch_size=32"});
     CHECK(kept.notes.size() == 1);
-    CHECK(resolve_for_ranks(kept, 1).train.accumulate_grad_batches == 4);
+    CHECK(resolve_for_ranks(kept, 1).steps.accumulate_grad_batches == 4);
     CHECK(notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=8", "train.accumulate_grad_batches=4"}).empty());
     CHECK(notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=4"}).empty());
     CHECK(notes("batch_size: 4", {"train.batch_size=8"}).empty());
@@ -269,7 +269,7 @@ TEST_SUITE("config") {
                                 "checkpoint: {every_steps: 1, resume: auto, path: c}\n",
                          {"data.val_split_fraction=0.5", "train.max_steps=7"});
     make_smoke(config, 7);
-    CHECK(config.train.max_steps == 7);
+    CHECK(config.steps.max_steps == 7);
     CHECK(config.train.val_check_interval == 7);
     CHECK_FALSE(config.output.save_model);
     CHECK_FALSE(config.output.overwrite);

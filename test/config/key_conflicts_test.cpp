@@ -6,9 +6,9 @@
 #include <cmath>
 #include <set>
 
+#include "base/nearest.h"
 #include "config/config_rules.h"
 #include "config/config_schema.h"
-#include "config/nearest.h"
 #include "config/run_file.h"
 
 using namespace blipft;
@@ -267,33 +267,33 @@ TEST_SUITE("config") {
 
   TEST_CASE("key conflicts: limits, warm-up and the samples of a step") {
     const auto train = [](const std::string& keys, const std::vector<std::string>& overrides) {
-      const Config config = load(base + "train: {" + keys + "}\n", overrides);
+      Config config = load(base + "train: {" + keys + "}\n", overrides);
       CHECK(config.notes.size() == 1);
-      return config.train;
+      return config;
     };
-    CHECK(train("warmup_ratio: 0.5", {"train.warmup_steps=0"}).warmup_ratio == 0);
-    CHECK(train("max_steps: 4", {"train.max_epochs=5"}).max_steps == -1);
-    CHECK(train("max_steps: 4", {"train.max_epochs=1"}).max_epochs == 1);
-    CHECK(train("max_epochs: 5", {"train.max_steps=4"}).max_epochs == -1);
-    const TrainSection total = train("batch_size: 16", {"train.total_batch_size=8"});
+    CHECK(train("warmup_ratio: 0.5", {"train.warmup_steps=0"}).train.warmup_ratio == 0);
+    CHECK(train("max_steps: 4", {"train.max_epochs=5"}).steps.max_steps == -1);
+    CHECK(train("max_steps: 4", {"train.max_epochs=1"}).steps.max_epochs == 1);
+    CHECK(train("max_epochs: 5", {"train.max_steps=4"}).steps.max_epochs == -1);
+    const StepsSection total = train("batch_size: 16", {"train.total_batch_size=8"}).steps;
     CHECK(total.batch_size == 0);          // auto
     CHECK(total.accumulate_grad_batches == 0);
-    const TrainSection micro = train("total_batch_size: 8", {"train.batch_size=16"});
+    const StepsSection micro = train("total_batch_size: 8", {"train.batch_size=16"}).steps;
     CHECK(micro.total_batch_size == 0);
     CHECK(micro.accumulate_grad_batches == 1);
     // A step of 24 samples has room for a micro-batch of 16 on one rank, and not on two.
     const RunFile file(base + "train: {batch_size: 16}\n");
     for (const int64_t ranks : {1, 2}) {
       const Config config = load_config(file.name(), {"train.total_batch_size=24"}, ranks);
-      CHECK(config.train.batch_size == (ranks == 1 ? 16 : 0));
+      CHECK(config.steps.batch_size == (ranks == 1 ? 16 : 0));
       CHECK(config.notes.size() == (ranks == 1 ? 0 : 1));
       CHECK_NOTHROW(resolve_for_ranks(config, ranks));
     }
     // No limit is no statement against the other limit.
-    CHECK(load(base + "train: {max_steps: 4}\n", {"train.max_epochs=-1"}).train.max_steps == 4);
-    CHECK(load(base + "train: {max_epochs: 5}\n", {"train.max_steps=-1"}).train.max_epochs == 5);
+    CHECK(load(base + "train: {max_steps: 4}\n", {"train.max_epochs=-1"}).steps.max_steps == 4);
+    CHECK(load(base + "train: {max_epochs: 5}\n", {"train.max_steps=-1"}).steps.max_epochs == 5);
     // If the loss depends on the micro-batch, the program cannot choose another one.
     const std::string padded = base + "train: {batch_size: 16, loss_on_padding: true}\n";
-    CHECK(load(padded, {"train.total_batch_size=8"}).train.batch_size == 16);
+    CHECK(load(padded, {"train.total_batch_size=8"}).steps.batch_size == 16);
   }
 }

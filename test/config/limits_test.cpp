@@ -65,6 +65,8 @@ TEST_SUITE("config") {
     epoch.num_train_samples = most;
     CHECK(contains(message_of([&] { (void)Sampler(epoch); }), "data.num_train_samples"));
     CHECK(contains(message_of([&] { (void)Sampler(settings(8, int64_t{1} << 40, int64_t{1} << 40)); }), "lower these"));
-    CHECK(count_steps({.max_epochs = most, .max_steps = 7}, 1000) == 7);
+    LoadingSettings loading;
+    loading.steps = {.max_epochs = most, .max_steps = 7};
+    CHECK(count_steps(loading, 1000) == 7);
   }
 }

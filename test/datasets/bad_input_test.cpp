@@ -16,8 +16,8 @@
 #include <jpeglib.h>
 
 #include "blipft/loading.h"
+#include "blipft/config.h"
 #include "blipft/pictures.h"
-#include "engine/room_settings.h"
 #include "support/byte_tokenizer.h"
 #include "support/error_message.h"
 #include "support/golden_files.h"
@@ -283,8 +283,8 @@ TEST_SUITE("data") {
     ModelInputs inputs;
     inputs.text.max_tokens = 2048;
     inputs.text.vocabulary = 256;
-    CHECK(message_of([&] { check_text_inputs(loading_settings(config), inputs, testing::ByteTokenizer({255})); }).empty());
-    const std::string message = message_of([&] { check_text_inputs(loading_settings(config), inputs, testing::ByteTokenizer({256})); });
+    CHECK(message_of([&] { check_text_inputs(config, config.model.path, inputs, testing::ByteTokenizer({255})); }).empty());
+    const std::string message = message_of([&] { check_text_inputs(config, config.model.path, inputs, testing::ByteTokenizer({256})); });
     CHECK(contains(message, "some/model: the tokenizer's files put a token with id 256 around every text"));
   }
 

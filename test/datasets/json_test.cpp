@@ -248,7 +248,7 @@ TEST_SUITE("json data") {
     config.model.path = directory.path.string();
     Conversation conversation;
     conversation.messages = {{{"role", "user"}, {"content", "x"}}};
-    const auto prompt = [&] { return render_prompt(conversation, text_settings(config, *tokenizer), "here"); };
+    const auto prompt = [&] { return render_prompt(conversation, text_settings(config.data, config, config.model.path, *tokenizer), "here"); };
     const auto with = [](const char* text) { return Json{{"chat_template", text}}.dump(); };
     check_parts(message_of([&] { prompt(); }), {"here: found a conversation", "Set data.chat_template to one of chatml, llama2", ".jinja"});
     directory.write("processor_config.json", with("processor"));
@@ -275,12 +275,12 @@ TEST_SUITE("json data") {
     }
     for (const char* wrong : {"", "2025-1-9", "2025-13-01", "today", "2025-01-09x"}) {
       config.data.chat_date = wrong;
-      check_parts(message_of([&] { text_settings(config, *tokenizer); }), {"data.chat_date: found"});
+      check_parts(message_of([&] { text_settings(config.data, config, config.model.path, *tokenizer); }), {"data.chat_date: found"});
     }
     config.data.chat_date = "2025-01-09";
-    CHECK(text_settings(config, *tokenizer).append_eos == std::nullopt);
+    CHECK(text_settings(config.data, config, config.model.path, *tokenizer).append_eos == std::nullopt);
     config.data.append_eos = AutoSwitch::off;
-    CHECK(text_settings(config, *tokenizer).append_eos == false);
+    CHECK(text_settings(config.data, config, config.model.path, *tokenizer).append_eos == false);
   }
 
   TEST_CASE("tokenizer.model: labels are the characters that are labels with tokenizer.json") {

@@ -9,7 +9,6 @@
 
 #include "blipft/prompts.h"
 #include "datasets/record_checks.h"
-#include "engine/room_settings.h"
 #include "io/digest.h"
 #include "loading/loader_fixture.h"
 #include "loading/sample_text.h"
@@ -204,25 +203,25 @@ TEST_SUITE("picture prompts") {
     settings.append_eos = false;
     const std::shared_ptr<const Dataset> dataset = folder.open(settings);
     Config config = small_config();
-    config.train.max_epochs = 3;
+    config.steps.max_epochs = 3;
     const auto drawn = [&](int64_t world, bool pictures) {
       std::map<std::string, std::string> answers;  // by prompt: of each pass
       Config own = config;
-      own.train.batch_size = 6 / world;
-      own.train.accumulate_grad_batches = 1;
+      own.steps.batch_size = 6 / world;
+      own.steps.accumulate_grad_batches = 1;
       HostDevice device;
       const auto tokenizer = std::make_shared<ByteTokenizer>();
       const ModelInputs inputs = pictures ? small_pictures() : ModelInputs{.text = {.vocabulary = 256, .max_tokens = 100}};
       SampleSet set{dataset, 0, nullptr};
-      if (!pictures) set = survey_samples(loading_settings(own), dataset, *tokenizer, inputs, 2, 0);
+      if (!pictures) set = survey_samples(own, dataset, *tokenizer, {.text = {.vocabulary = 256}}, 2, 0);
       std::vector<std::unique_ptr<DataLoader>> loaders;
       for (int64_t rank = 0; rank < world; ++rank)
-        loaders.push_back(make_data_loader(loading_settings(own), rank, world, inputs, {TextShape{20}}, tokenizer, set, device));
+        loaders.push_back(make_data_loader(own, rank, world, inputs, {TextShape{20}}, tokenizer, set, device));
       for (int64_t step = 0; step < 6; ++step)
         for (const auto& loader : loaders) {
           const HostBatch* batch = loader->next();
           REQUIRE(batch != nullptr);
-          for (int64_t i = 0; i < own.train.batch_size; ++i) {
+          for (int64_t i = 0; i < own.steps.batch_size; ++i) {
             const int32_t* ids = part<int32_t>(*batch, BatchField::ids) + i * batch->layout.text().tokens;
             answers[std::string(1, static_cast<char>(ids[1]))] += static_cast<char>(ids[3]);  // 2, prompt, space, answer
           }
@@ -240,8 +239,8 @@ TEST_SUITE("picture prompts") {
     for (const auto& [prompt, answers] : one) ++kinds[answers];
     CHECK(kinds.size() > 4);
     HostDevice device;
-    config.train.batch_size = 12;
-    const auto validation = make_validation_loader(loading_settings(config), 0, 1, small_pictures(), {TextShape{20}},
+    config.steps.batch_size = 12;
+    const auto validation = make_validation_loader(config, 0, 1, small_pictures(), {TextShape{20}},
                                                    std::make_shared<ByteTokenizer>(), {dataset}, device);
     const HostBatch* batch = validation->next();
     for (int64_t i = 0; i < 12; ++i)

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "blipft/config.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 

@@ -30,7 +30,7 @@ TEST_SUITE("storage policy") {
   TEST_CASE("matrices of frozen layers are taken; embeddings, head, norms, biases and what is trained are not") {
     const Config config = config_of("nf4", {"vision", "language"});
     const std::unique_ptr<Model> model = make_model(config);
-    const std::unique_ptr<StoragePolicy> policy = make_storage_policy(storage_settings(config));
+    const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
     std::vector<std::string> taken, left;
     for (const Unit* unit : model->units())
       for (const Parameter& parameter : unit->parameters()) {
@@ -60,7 +60,7 @@ TEST_SUITE("storage policy") {
     config.adapter.kind = AdapterKind::lora;            // all of the model is frozen
     const auto quantized_groups = [&] {
       const std::unique_ptr<Model> model = make_model(config);
-      const std::unique_ptr<StoragePolicy> policy = make_storage_policy(storage_settings(config));
+      const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
       std::set<std::string> groups;
       for (const Unit* unit : model->units())
         for (const Parameter& parameter : unit->parameters())
@@ -120,7 +120,7 @@ TEST_SUITE("storage policy") {
       config.train.optim = optim;
       if (offload) config.parallel.offload = {OffloadedData::optimizer};
       const std::unique_ptr<Model> model = make_model(config);
-      return plan_memory(config, *model, {1}, 0, possible_text_shapes(loading_settings(config)));
+      return plan_memory(config, *model, {1}, 0, possible_text_shapes(config));
     };
     for (const char* optim : {"adamw", "adamw8bit", "lion"}) {
       CAPTURE(optim);
@@ -140,7 +140,7 @@ TEST_SUITE("storage policy") {
       Config config = config_of(quantize, {"vision"});
       config.data.max_text_tokens = 12;
       const std::unique_ptr<Model> model = make_model(config);
-      const MemoryPlan plan = plan_memory(config, *model, {1}, 0, possible_text_shapes(loading_settings(config)));
+      const MemoryPlan plan = plan_memory(config, *model, {1}, 0, possible_text_shapes(config));
       int64_t bytes = 0;
       for (const PlanEntry& entry : plan.arena->peak_entries())
         if (entry.name == name && entry.owner == Owner::parameters) bytes += entry.bytes;

@@ -41,7 +41,7 @@ BLIPFT_FUZZ_TARGET(tokenizer) {
     const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(folder.path(), {});
     Config config;
     config.model.path = folder.path();
-    (void)text_settings(config, *tokenizer);
+    (void)text_settings(config.data, config, config.model.path, *tokenizer);
     (void)tokenizer->pad_id();
     for (const std::string& text : {std::string(part(input, "text")),
                                     std::string("Is it 7\u00e9?  \n<s> \u2581x</s>")}) {

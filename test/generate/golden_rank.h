@@ -27,7 +27,7 @@ struct GoldenRank {
     const DecodeProgramSettings program = decode_settings(settings, model->inputs(), texts, 2 * beams, false);
     plan = plan_generation(config, *model, 1, StrategyKind::single, program);
     arena = std::make_unique<Arena>(*device, *plan.arena);
-    const EngineParts parts{.settings = engine_settings(config), .model = model.get(), .device = device.get(), .ops = ops.get(),
+    const EngineParts parts{.settings = config, .model = model.get(), .device = device.get(), .ops = ops.get(),
                             .groups = Groups(comm.get()), .arena = arena.get(),
                             .pixel_statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}, .trains = false};
     engine = std::make_unique<Engine>(parts, StrategyKind::single, ShardedSettings{});

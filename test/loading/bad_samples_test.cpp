@@ -4,7 +4,6 @@
 #include <cstring>
 #include <set>
 
-#include "engine/room_settings.h"
 #include "loading/loader_fixture.h"
 #include "loading/sampler_settings.h"
 #include "support/error_message.h"
@@ -23,10 +22,10 @@ TEST_SUITE("bad samples") {
       }
     };
     Config config = small_config();
-    config.train.batch_size = 1;
+    config.steps.batch_size = 1;
     config.data.shuffle = false;
     HostDevice device;
-    const auto loader = make_data_loader(loading_settings(config), 0, 1, small_pictures(), possible_text_shapes(loading_settings(config)),
+    const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
                                          std::make_shared<ByteTokenizer>(), {std::make_shared<Unreadable>()},
                                          device);
     CHECK(loader->first_text_shapes(8).size() == 2);  // steps of two samples: 0 1, 2 3, 4 5
@@ -57,7 +56,7 @@ TEST_SUITE("bad samples") {
   TEST_CASE("loader: a broken picture may be skipped: its place is empty, the others are as ever") {
     Config config = small_config();
     config.data.shuffle = false;
-    config.train.max_epochs = 2;
+    config.steps.max_epochs = 2;
     config.data.text_padding = TextPadding::max;
     HostDevice device;
     const auto batch_of = [&](int64_t broken, const std::function<void(const HostBatch&)>& look) {
@@ -98,7 +97,7 @@ TEST_SUITE("bad samples") {
     Config config = small_config();
     config.data.on_bad_sample = FaultAction::skip;
     config.data.path = "photos";
-    config.train.max_epochs = 20;
+    config.steps.max_epochs = 20;
     auto dataset = std::make_shared<SmallDataset>(6);
     dataset->all_broken = true;
     HostDevice device;

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "blipft/error.h"
+#include "blipft/config.h"
 #include "blipft/loading.h"
-#include "engine/room_settings.h"
 #include "loading/sample_text.h"
 #include "loading/text_shapes.h"
 #include "support/choice_of.h"
@@ -317,7 +317,7 @@ TEST_SUITE("batch") {
     config.data.max_text_tokens = 40;
     for (const char* padding : {"packed", "longest"}) {
       config.data.text_padding = choice_of<TextPadding>(padding);
-      const std::vector<TextShape> shapes = possible_text_shapes(loading_settings(config), true);
+      const std::vector<TextShape> shapes = possible_text_shapes(config, true);
       CHECK(shapes.size() <= 32);
       CHECK(shapes.back().source_tokens == 40);
       CHECK(shapes.back().source_rows(4) == shapes.back().rows(4));
@@ -421,21 +421,21 @@ TEST_SUITE("batch") {
     config.file = "run.yaml";
     config.data.max_text_tokens = 60;
     const LetterTokenizer tokenizer;
-    check_text_inputs(loading_settings(config), kEverything, tokenizer);
+    check_text_inputs(config, config.model.path, kEverything, tokenizer);
     config.data.max_text_tokens = 61;
-    std::string message = message_of([&] { check_text_inputs(loading_settings(config), kEverything, tokenizer); });
+    std::string message = message_of([&] { check_text_inputs(config, config.model.path, kEverything, tokenizer); });
     for (const char* part : {"run.yaml", "data.max_text_tokens", "61", "60", "63"})
       CHECK_MESSAGE(message.find(part) != std::string::npos, message);
     config.data.max_text_tokens = 10;
     ModelInputs small = kTextOnly;
     LetterTokenizer padded;
     padded.pad = small.text.vocabulary = 70;
-    check_text_inputs(loading_settings(config), small, padded);         // nothing reads padding
-    config.train.loss_on_padding = true;
-    message = message_of([&] { check_text_inputs(loading_settings(config), small, padded); });
+    check_text_inputs(config, config.model.path, small, padded);         // nothing reads padding
+    config.steps.loss_on_padding = true;
+    message = message_of([&] { check_text_inputs(config, config.model.path, small, padded); });
     for (const char* part : {"run.yaml: train.loss_on_padding", "has id 70", "has 70 ids"})
       CHECK_MESSAGE(message.find(part) != std::string::npos, message);
     small.text.vocabulary = 71;
-    check_text_inputs(loading_settings(config), small, padded);
+    check_text_inputs(config, config.model.path, small, padded);
   }
 }

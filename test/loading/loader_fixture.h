@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "blipft/error.h"
+#include "blipft/config.h"
 #include "blipft/loading.h"
-#include "engine/room_settings.h"
 #include "loading/text_shapes.h"
 #include "support/byte_tokenizer.h"
 #include "support/golden_files.h"
@@ -95,9 +95,9 @@ inline Config small_config() {
   config.data.num_workers = 2;
   config.data.prefetch_steps = 2;
   config.data.max_text_tokens = 20;
-  config.train.batch_size = 3;
-  config.train.accumulate_grad_batches = 2;
-  config.train.seed = 5;
+  config.steps.batch_size = 3;
+  config.steps.accumulate_grad_batches = 2;
+  config.steps.seed = 5;
   return config;
 }
 
@@ -110,7 +110,7 @@ const T* part(const HostBatch& batch, BatchPart which) {
 
 inline std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_ptr<SmallDataset>& dataset,
                                                Device& device, int64_t rank = 0, int64_t world = 1) {
-  return make_data_loader(loading_settings(config), rank, world, small_pictures(), possible_text_shapes(loading_settings(config)),
+  return make_data_loader(config, rank, world, small_pictures(), possible_text_shapes(config),
                           std::make_shared<ByteTokenizer>(), {dataset}, device);
 }
 

@@ -16,7 +16,6 @@
 #include "blipft/error.h"
 #include "blipft/loading.h"
 #include "blipft/pictures.h"
-#include "engine/room_settings.h"
 #include "loading/loader_fixture.h"
 #include "loading/sampler_settings.h"
 #include "support/choice_of.h"
@@ -67,7 +66,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       for (int64_t t = 0; t + 1 < rows; ++t) {
         int32_t label = -100;
         if (t + 1 < length) label = caption[t + 1];
-        else if (config.train.loss_on_padding && t + 1 < static_cast<int64_t>(longest)) label = 1;
+        else if (config.steps.loss_on_padding && t + 1 < static_cast<int64_t>(longest)) label = 1;
         CHECK(*labels++ == label);
         count += label >= 0;
       }
@@ -92,16 +91,16 @@ TEST_SUITE("loader") {
     auto dataset = std::make_shared<SmallDataset>(31);
     Config config = small_config();
     config.data.max_text_tokens = 40;
-    config.train.max_epochs = 2;
-    config.train.batch_size = 4;
-    config.train.accumulate_grad_batches = 3;
+    config.steps.max_epochs = 2;
+    config.steps.batch_size = 4;
+    config.steps.accumulate_grad_batches = 3;
     config.data.text_padding = TextPadding::packed;
     HostDevice device;
     const auto loader = make_loader(config, dataset, device);
     Sampler::Settings s = settings(31, 4, 3);
     s.seed = 5;
     const Sampler sampler(s);
-    const auto shapes = possible_text_shapes(loading_settings(config));
+    const auto shapes = possible_text_shapes(config);
     int64_t smaller = 0;
     while (const HostBatch* batch = loader->next()) {
       const BatchLayout& layout = batch->layout;
@@ -140,21 +139,21 @@ TEST_SUITE("loader") {
           if (padding && text_padding == std::string("packed")) continue;  // not to be had
           Config config = small_config();
           if (text_padding == std::string("packed"))
-            config.train.loss_normalization = LossNormalization::micro_batch;  // samples keep their micro-batch; else it is balanced
-          config.train.loss_on_padding = padding;
+            config.steps.loss_normalization = LossNormalization::micro_batch;  // samples keep their micro-batch; else it is balanced
+          config.steps.loss_on_padding = padding;
           config.data.text_padding = choice_of<TextPadding>(text_padding);
-          config.train.max_epochs = 3;
+          config.steps.max_epochs = 3;
           CAPTURE(padding);
           CAPTURE(text_padding);
           HostDevice device;
           const auto loader = make_loader(config, dataset, device, rank, 2);
-          Sampler::Settings s = settings(31, 3, config.train.accumulate_grad_batches, 2, rank);
+          Sampler::Settings s = settings(31, 3, config.steps.accumulate_grad_batches, 2, rank);
           s.seed = 5;
           const Sampler sampler(s);
-          const int64_t steps = 31 / (6 * config.train.accumulate_grad_batches);
+          const int64_t steps = 31 / (6 * config.steps.accumulate_grad_batches);
           CHECK(loader->steps_per_epoch() == steps);
           CHECK(loader->total_steps() == 3 * steps);
-          const auto shapes = possible_text_shapes(loading_settings(config));
+          const auto shapes = possible_text_shapes(config);
           for (int64_t step = 0; step < 3 * steps; ++step) {
             CAPTURE(step);
             const HostBatch* batch = loader->next();
@@ -185,7 +184,7 @@ TEST_SUITE("loader") {
         config.data.exif_orientation = turn;
         config.data.transparency = choice_of<Transparency>(transparency);
         HostDevice device;
-        const auto loader = make_data_loader(loading_settings(config), 0, 1, small_pictures(), possible_text_shapes(loading_settings(config)),
+        const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
                                              std::make_shared<ByteTokenizer>(), {dataset}, device);
         const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
                                            {turn, transparency == std::string("white")});
@@ -201,7 +200,7 @@ TEST_SUITE("loader") {
   TEST_CASE("loader: T is the step's longest caption rounded up to 8") {
     auto dataset = std::make_shared<SmallDataset>(4);  // captions of 0, 7, 14, 21 letters and one special token
     Config config = small_config();
-    config.train.batch_size = config.train.accumulate_grad_batches = 1;
+    config.steps.batch_size = config.steps.accumulate_grad_batches = 1;
     config.data.shuffle = false;
     config.data.text_padding = TextPadding::longest;
     HostDevice device;
@@ -222,9 +221,9 @@ TEST_SUITE("loader") {
         Config config = small_config();
         config.data.text_padding = choice_of<TextPadding>(text_padding);
         config.data.max_text_tokens = 40;
-        config.train.batch_size = 1;
-        config.train.accumulate_grad_batches = 3;
-        config.train.max_epochs = 3;
+        config.steps.batch_size = 1;
+        config.steps.accumulate_grad_batches = 3;
+        config.steps.max_epochs = 3;
         HostDevice device;
         const auto loader = make_loader(config, dataset, device, rank, 2);
         const std::vector<TextShape> told = loader->first_text_shapes(31), some = loader->first_text_shapes(7);
@@ -248,7 +247,7 @@ TEST_SUITE("loader") {
     auto dataset = std::make_shared<SmallDataset>(12);
     Config config = small_config();
     config.data.num_workers = 1;
-    config.train.max_epochs = 4;
+    config.steps.max_epochs = 4;
     HostDevice device;
     const auto loader = make_loader(config, dataset, device);
     while (const HostBatch* batch = loader->next()) loader->give_back(batch);
@@ -258,14 +257,14 @@ TEST_SUITE("loader") {
   TEST_CASE("loader: max_steps ends the run") {
     auto dataset = std::make_shared<SmallDataset>(12);
     Config config = small_config();
-    config.train.max_epochs = 10;
-    config.train.max_steps = 5;
+    config.steps.max_epochs = 10;
+    config.steps.max_steps = 5;
     HostDevice device;
     auto loader = make_loader(config, dataset, device);
     CHECK(loader->total_steps() == 5);
-    config.train.max_epochs = -1;
+    config.steps.max_epochs = -1;
     CHECK(make_loader(config, dataset, device)->total_steps() == 5);
-    config.train.max_steps = -1;
+    config.steps.max_steps = -1;
     CHECK_THROWS_AS(make_loader(config, dataset, device), UserError);
   }
 
@@ -319,17 +318,17 @@ TEST_SUITE("loader") {
     }
     Config config;
     config.data.num_workers = 2;
-    config.train.batch_size = 43;
+    config.steps.batch_size = 43;
     HostDevice device;
     for (const int64_t epochs : {1, 6}) {  // one epoch decodes each photo; five more only copy
-      config.train.max_epochs = epochs;
+      config.steps.max_epochs = epochs;
       const auto start = std::chrono::steady_clock::now();
-      const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 224, .text = {.vocabulary = 256}},
-                                           possible_text_shapes(loading_settings(config)), std::make_shared<ByteTokenizer>(),
+      const auto loader = make_data_loader(config, 0, 1, {.picture_size = 224, .text = {.vocabulary = 256}},
+                                           possible_text_shapes(config), std::make_shared<ByteTokenizer>(),
                                            {open_dataset(path, DatasetFormat::automatic)}, device);
       int64_t samples = 0;
       while (const HostBatch* batch = loader->next()) {
-        samples += config.train.batch_size;
+        samples += config.steps.batch_size;
         loader->give_back(batch);
       }
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

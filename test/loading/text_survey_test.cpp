@@ -10,8 +10,8 @@
 #include <set>
 
 #include "blipft/error.h"
+#include "blipft/config.h"
 #include "blipft/loading.h"
-#include "engine/room_settings.h"
 #include "loading/step_order.h"
 #include "loading/text_shapes.h"
 #include "loading/text_survey.h"
@@ -60,17 +60,17 @@ Config text_config() {
   config.data.path = "dialogues.jsonl";
   config.data.max_text_tokens = 40;
   config.data.num_workers = 2;
-  config.train.batch_size = 3;
-  config.train.accumulate_grad_batches = 2;
-  config.train.max_epochs = 3;
-  config.train.seed = 5;
+  config.steps.batch_size = 3;
+  config.steps.accumulate_grad_batches = 2;
+  config.steps.max_epochs = 3;
+  config.steps.seed = 5;
   return config;
 }
 
 const ModelInputs kText{.text = {.vocabulary = 128, .max_tokens = 100}};
 
 SampleSet survey(const Config& config, const std::shared_ptr<const Dataset>& dataset, int64_t threads = 2) {
-  return survey_samples(loading_settings(config), dataset, kTokenizer, kText, threads, config.data.num_train_samples);
+  return survey_samples(config, dataset, kTokenizer, {.text = {.vocabulary = 128}}, threads, config.data.num_train_samples);
 }
 
 int64_t padded_sum(const std::map<int64_t, int64_t>& counts, const std::vector<int64_t>& sizes) {
@@ -157,7 +157,7 @@ TEST_SUITE("text survey") {
     CHECK(set.texts->left_out() == 0);
     CHECK(set.dataset->size() == 93);
     CHECK(std::equal(set.texts->lengths().begin(), set.texts->lengths().end(), whole.texts->lengths().begin()));
-    CHECK(survey_text(loading_settings(config), *set.texts).find(", 7 skipped that cannot be read (line 93 is broken, line 94") !=
+    CHECK(survey_text(config, *set.texts).find(", 7 skipped that cannot be read (line 93 is broken, line 94") !=
           std::string::npos);
     dialogues->broken = 0;
     const std::string message = message_of([&] { survey(config, dialogues); });
@@ -172,8 +172,8 @@ TEST_SUITE("text survey") {
     CHECK(all.dataset->size() < 50);
     CHECK(all.epoch_samples == 0);
     CHECK(all.dataset->read(7).name == concat("line ", all.texts->samples()[7]));
-    CHECK(survey_text(loading_settings(config), *all.texts).find("cut to data.max_text_tokens 40") != std::string::npos);
-    CHECK(survey_text(loading_settings(config), *all.texts).find("left out that have nothing to learn (line ") != std::string::npos);
+    CHECK(survey_text(config, *all.texts).find("cut to data.max_text_tokens 40") != std::string::npos);
+    CHECK(survey_text(config, *all.texts).find("left out that have nothing to learn (line ") != std::string::npos);
     config.data.num_train_samples = 20;
     const SampleSet some = survey(config, dialogues);
     CHECK(some.texts->surveyed() == 20);
@@ -196,15 +196,15 @@ TEST_SUITE("text survey") {
         Config config = text_config();
         config.data.text_padding = choice_of<TextPadding>(padding);
         const SampleSet set = survey(config, dialogues);
-        const std::vector<TextShape> shapes = surveyed_text_shapes(loading_settings(config), world, set);
+        const std::vector<TextShape> shapes = surveyed_text_shapes(config, world, set);
         CHECK(shapes.size() <= 16);
         std::set<int64_t> taken;
         double size = 0, steps = 0;
         for (int64_t rank = 0; rank < world; ++rank) {
           const auto tokenizer = std::make_shared<ByteTokenizer>(kTokenizer);
           const int64_t before = dialogues->reads;
-          const auto loader = make_data_loader(loading_settings(config), rank, world, kText, shapes, tokenizer, set, *device);
-          const auto plain = make_data_loader(loading_settings(config), rank, world, kText, possible_text_shapes(loading_settings(config)), tokenizer,
+          const auto loader = make_data_loader(config, rank, world, kText, shapes, tokenizer, set, *device);
+          const auto plain = make_data_loader(config, rank, world, kText, possible_text_shapes(config), tokenizer,
                                               {set.dataset}, *device);
           while (const HostBatch* batch = loader->next()) {
             const HostBatch* other = plain->next();
@@ -227,7 +227,7 @@ TEST_SUITE("text survey") {
         }
         CHECK(taken.size() == shapes.size());  // no shape is there for nothing
         if (padding != std::string("max")) {
-          const TextShape mean = mean_text_shape(loading_settings(config), world, set, shapes);
+          const TextShape mean = mean_text_shape(config, world, set, shapes);
           CHECK(mean.packed() == shapes.back().packed());
           CHECK(std::abs(static_cast<double>(mean.packed() ? mean.packed_rows : mean.tokens) - size / steps) <= 0.5);
         }
@@ -241,13 +241,13 @@ TEST_SUITE("text survey") {
     const auto dialogues = std::make_shared<Dialogues>(3000, 60, 6);
     Config config = text_config();
     config.data.max_text_tokens = 2048;
-    config.train.batch_size = 16;
+    config.steps.batch_size = 16;
     const SampleSet set = survey(config, dialogues);
-    const std::vector<TextShape> shapes = surveyed_text_shapes(loading_settings(config), 2, set);
+    const std::vector<TextShape> shapes = surveyed_text_shapes(config, 2, set);
     CHECK(shapes.back().tokens <= 72);
     CHECK(shapes.back().packed_rows <= 16 * 72);
-    CHECK(possible_text_shapes(loading_settings(config)).back().packed_rows == 16 * 2048);
-    CHECK(surveyed_text_shapes(loading_settings(config), 2, survey(config, dialogues, 7)) == shapes);
+    CHECK(possible_text_shapes(config).back().packed_rows == 16 * 2048);
+    CHECK(surveyed_text_shapes(config, 2, survey(config, dialogues, 7)) == shapes);
   }
 
   TEST_CASE("where not all steps are looked at, the last shape holds whatever may come") {
@@ -255,12 +255,12 @@ TEST_SUITE("text survey") {
     Config config = text_config();
     config.data.shuffle = false;
     config.data.num_train_samples = int64_t{1} << 26;
-    config.train.batch_size = 1024;
-    config.train.accumulate_grad_batches = 1;
+    config.steps.batch_size = 1024;
+    config.steps.accumulate_grad_batches = 1;
     const SampleSet set = survey(config, dialogues);
     const int64_t longest = *std::max_element(set.texts->lengths().begin(), set.texts->lengths().end());
-    CHECK(surveyed_text_shapes(loading_settings(config), 1, set).back().packed_rows == 1024 * longest);
-    config.train.max_steps = 3;
-    CHECK(surveyed_text_shapes(loading_settings(config), 1, set).back().packed_rows < 1024 * longest * 3 / 4);
+    CHECK(surveyed_text_shapes(config, 1, set).back().packed_rows == 1024 * longest);
+    config.steps.max_steps = 3;
+    CHECK(surveyed_text_shapes(config, 1, set).back().packed_rows < 1024 * longest * 3 / 4);
   }
 }

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "blipft/error.h"
+#include "blipft/config.h"
 #include "blipft/loading.h"
 #include "datasets/record_checks.h"
-#include "engine/room_settings.h"
 #include "loading/step_order.h"
 #include "loading/text_shapes.h"
 #include "loading/text_survey.h"
@@ -46,8 +46,8 @@ Config validation_config() {
   config.file = "run.yaml";
   config.data.path = "words";
   config.data.max_text_tokens = 20;
-  config.train.batch_size = 4;
-  config.train.accumulate_grad_batches = 3;
+  config.steps.batch_size = 4;
+  config.steps.accumulate_grad_batches = 3;
   return config;
 }
 
@@ -66,7 +66,7 @@ TEST_SUITE("validation") {
   TEST_CASE("one sample cannot be split, and the message says so") {
     Config config = validation_config();
     config.data.val_split_fraction = 0.5;
-    const std::string message = message_of([&] { split_samples(loading_settings(config), alone(1)); });
+    const std::string message = message_of([&] { split_samples(config, alone(1)); });
     CHECK_MESSAGE(message.find("data.val_split_fraction: found 1 sample at ") != std::string::npos, message);
     CHECK_MESSAGE(message.find("a split needs at least two") != std::string::npos, message);
     CHECK_MESSAGE(message.find("between") == std::string::npos, message);
@@ -78,13 +78,13 @@ TEST_SUITE("validation") {
       for (const double share : {0.1, 0.5, 0.9}) {
         config.data.val_split_fraction = share;
         if (samples == 2 && share != 0.5) {
-          const std::string message = message_of([&] { split_samples(loading_settings(config), alone(samples)); });
+          const std::string message = message_of([&] { split_samples(config, alone(samples)); });
           const char* what = share < 0.5 ? "leaves no sample for validation" : "leaves no sample for training";
           CHECK_MESSAGE(message.find(what) != std::string::npos, message);
           CHECK_MESSAGE(message.find("run.yaml: data.val_split_fraction") != std::string::npos, message);
           continue;
         }
-        const Split split = split_samples(loading_settings(config), alone(samples));
+        const Split split = split_samples(config, alone(samples));
         CHECK(std::is_sorted(split.training.begin(), split.training.end()));
         CHECK(std::is_sorted(split.validation.begin(), split.validation.end()));
         std::set<int64_t> all(split.training.begin(), split.training.end());
@@ -92,11 +92,11 @@ TEST_SUITE("validation") {
         CHECK(static_cast<int64_t>(all.size()) == samples);
         CHECK(split.training.size() + split.validation.size() == all.size());
         CHECK(std::abs(static_cast<double>(split.validation.size()) - share * static_cast<double>(samples)) <= 0.5);
-        CHECK(split_samples(loading_settings(config), alone(samples)).validation == split.validation);
+        CHECK(split_samples(config, alone(samples)).validation == split.validation);
         if (samples < 100) continue;
-        config.train.seed = 1;
-        CHECK(split_samples(loading_settings(config), alone(samples)).validation != split.validation);
-        config.train.seed = 0;
+        config.steps.seed = 1;
+        CHECK(split_samples(config, alone(samples)).validation != split.validation);
+        config.steps.seed = 0;
       }
   }
 
@@ -104,22 +104,22 @@ TEST_SUITE("validation") {
     Config config = validation_config();
     config.data.val_split_fraction = 0.2;
     for (const int64_t seed : {0, 1, 2, 3}) {
-      config.train.seed = seed;
+      config.steps.seed = seed;
       std::vector<int64_t> groups;
       for (int64_t i = 0; i < 60; ++i) groups.push_back(i / 5);  // 12 pictures with 5 captions each
-      const Split split = split_samples(loading_settings(config), groups);
+      const Split split = split_samples(config, groups);
       std::set<int64_t> training, validation;
       for (const int64_t i : split.training) training.insert(groups[static_cast<size_t>(i)]);
       for (const int64_t i : split.validation) validation.insert(groups[static_cast<size_t>(i)]);
       CHECK(split.training.size() + split.validation.size() == 60);
       CHECK(split.validation.size() == 10);
       CHECK(training.size() + validation.size() == 12);
-      const Split two = split_samples(loading_settings(config), std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1});
+      const Split two = split_samples(config, std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1});
       CHECK(two.validation.size() + two.training.size() == 10);
       CHECK(!two.training.empty());
       CHECK(!two.validation.empty());
     }
-    check_parts(message_of([&] { split_samples(loading_settings(config), std::vector<int64_t>(10)); }),
+    check_parts(message_of([&] { split_samples(config, std::vector<int64_t>(10)); }),
                 {"run.yaml: data.val_split_fraction: all 10 samples at ", "one picture or prompt", "data.val_path"});
   }
 
@@ -128,7 +128,7 @@ TEST_SUITE("validation") {
     Config config = validation_config();
     config.data.val_split_fraction = 0.25;
     const auto held_out_names = [&](const Dataset& dataset, const std::function<std::string(int64_t)>& name) {
-      const Split split = split_samples(loading_settings(config), dataset, 2);
+      const Split split = split_samples(config, dataset, 2);
       std::set<std::string> training, validation, both;
       for (const int64_t i : split.training) training.insert(name(i));
       for (const int64_t i : split.validation) validation.insert(name(i));
@@ -159,7 +159,7 @@ TEST_SUITE("validation") {
       CHECK(held_out_names(*records, [&](int64_t i) { return records->read_prompt(i).text; }) == 10);
     }
     const auto common = open_dataset(directory.write("same.jsonl", same), DatasetFormat::automatic);
-    CHECK(split_samples(loading_settings(config), *common).validation == split_samples(loading_settings(config), alone(40)).validation);
+    CHECK(split_samples(config, *common).validation == split_samples(config, alone(40)).validation);
   }
 
   TEST_CASE("each sample comes once in a validation, over all ranks, and in the next; empty places learn nothing") {
@@ -172,12 +172,12 @@ TEST_SUITE("validation") {
           CAPTURE(world);
           Config config = validation_config();
           config.data.text_padding = choice_of<TextPadding>(padding);
-          config.train.loss_on_padding = loss_on_padding;
+          config.steps.loss_on_padding = loss_on_padding;
           if (loss_on_padding && padding == std::string("packed")) continue;  // not to be had
           std::map<int64_t, int64_t> seen;       // by key, which is the sample's number here
           double labels = 0;
           for (int64_t rank = 0; rank < world; ++rank) {
-            const auto loader = make_validation_loader(loading_settings(config), rank, world, kText, possible_text_shapes(loading_settings(config)),
+            const auto loader = make_validation_loader(config, rank, world, kText, possible_text_shapes(config),
                                                        std::make_shared<ByteTokenizer>(), {words}, *device);
             const int64_t steps = loader->steps_per_epoch();
             CHECK(steps == (26 + 4 * world - 1) / (4 * world));
@@ -209,14 +209,14 @@ TEST_SUITE("validation") {
 
   TEST_CASE("a limit leaves some batches, or is refused") {
     Config config = validation_config();
-    CHECK(validation_steps(loading_settings(config), 2, 80) == 10);
-    config.train.limit_val_batches = 0.5;
-    CHECK(validation_steps(loading_settings(config), 2, 80) == 5);
-    config.train.limit_val_batches = 3;
-    CHECK(validation_steps(loading_settings(config), 2, 80) == 3);
-    CHECK(validation_steps(loading_settings(config), 2, 8) == 1);
-    config.train.limit_val_batches = 0.01;
-    const std::string message = message_of([&] { validation_steps(loading_settings(config), 2, 80); });
+    CHECK(validation_steps(config, 2, 80) == 10);
+    config.steps.limit_val_batches = 0.5;
+    CHECK(validation_steps(config, 2, 80) == 5);
+    config.steps.limit_val_batches = 3;
+    CHECK(validation_steps(config, 2, 80) == 3);
+    CHECK(validation_steps(config, 2, 8) == 1);
+    config.steps.limit_val_batches = 0.01;
+    const std::string message = message_of([&] { validation_steps(config, 2, 80); });
     const char* said = "run.yaml: train.limit_val_batches: 0.01 of the 10 batches";
     CHECK_MESSAGE(message.find(said) != std::string::npos, message);
   }
@@ -225,14 +225,14 @@ TEST_SUITE("validation") {
     const auto device = make_cpu_device(1);
     Config config = validation_config();
     const auto survey = [&](int64_t size) {
-      return survey_samples(loading_settings(config), std::make_shared<Words>(size), ByteTokenizer(), kText, 1, 0);
+      return survey_samples(config, std::make_shared<Words>(size), ByteTokenizer(), {.text = {.vocabulary = 128}}, 1, 0);
     };
     const SampleSet training = survey(36), validation = survey(26);
     for (const int64_t world : {1, 3}) {
-      const std::vector<TextShape> shapes = surveyed_text_shapes(loading_settings(config), world, training, validation);
+      const std::vector<TextShape> shapes = surveyed_text_shapes(config, world, training, validation);
       CHECK(shapes.size() <= 16);
       for (int64_t rank = 0; rank < world; ++rank) {
-        const auto loader = make_validation_loader(loading_settings(config), rank, world, kText, shapes,
+        const auto loader = make_validation_loader(config, rank, world, kText, shapes,
                                                    std::make_shared<ByteTokenizer>(), validation, *device);
         for (int64_t step = 0; step < loader->steps_per_epoch(); ++step) {
           const HostBatch* batch = loader->next();

@@ -2,7 +2,6 @@
 // saved are loaded, loss, gradients and five AdamW steps compared, saved again and merged. On the CPU, and on the GPU
 // where there is one.
 #include "checkpoint/saving.h"
-#include "engine/room_settings.h"
 #include "models/model_golden.h"
 #include "strategies/strategy_harness.h"
 #include "support/choice_of.h"
@@ -69,7 +68,7 @@ void check_saved(const std::string& name, DeviceKind kind) {
   const SafetensorsReader base(golden.directory);
   for (const SaveSettings& settings : SaveSettings::of(config))
     save_weights(context, mpi_world(), {folder / settings.folder(), golden.directory, settings, &base,
-                                        adapter_config(adapter_files(config), trainer.model->units())});
+                                        adapter_config({config.model, config.adapter, config}, trainer.model->units())});
   const SafetensorsReader saved(folder / "adapter", "adapter_model"), peft(golden.directory + "/adapter", "adapter_model");
   const SafetensorsReader merged(folder / "model");
   const auto numbers = [](const SafetensorsReader& reader, const std::string& tensor) {
@@ -183,7 +182,7 @@ TEST_SUITE("mpi lora") {
       const SafetensorsReader base(golden.directory);
       for (const SaveSettings& settings : SaveSettings::of(config))
         save_weights(context, mpi_world(), {folder / settings.folder(), golden.directory, settings, &base,
-                                            adapter_config(adapter_files(config), trainer.model->units())});
+                                            adapter_config({config.model, config.adapter, config}, trainer.model->units())});
       const double adapted = trainer.step(0).loss;
       CHECK(adapted < before - 1e-4);        // else nothing was merged
       const std::string merged_folder = folder / "model";

@@ -72,8 +72,8 @@ inline Config config_for(const Golden& golden, Precision precision, const char* 
   config.model.path = golden.directory;
   config.data.max_text_tokens = golden.text_tokens();
   config.data.text_padding = choice_of<TextPadding>(text_padding);
-  config.train.batch_size = golden.samples();
-  config.train.accumulate_grad_batches = 1;
+  config.steps.batch_size = golden.samples();
+  config.steps.accumulate_grad_batches = 1;
   config.train.precision = precision;
   config.train.dropout = false;
   config.train.eps = golden.about["optimizer"]["eps"];
@@ -90,7 +90,7 @@ class Trainer {
     device->bind_thread();
     ops = kind == DeviceKind::cuda ? make_cuda_ops(*device, "") : make_cpu_ops();
     comm = make_self_comm(*device);
-    optimizer = make_optimizer(config_.train);
+    optimizer = make_optimizer(config_.train, config_.steps.seed);
     model = make_model(config_.model.path, model_settings(config_));
     PixelStatistics statistics;
     for (size_t c = 0; c < 3 && model->inputs().has_picture(); ++c) {
@@ -98,9 +98,9 @@ class Trainer {
       statistics.std[c] = golden.about["pixel_std"][c];
     }
     hold = std::make_unique<HoldGradients>(config_);
-    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(loading_settings(config_), model->inputs().has_source()), hold.get());
+    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_, model->inputs().has_source()), hold.get());
     arena = std::make_unique<Arena>(*device, *plan.arena);
-    engine = std::make_unique<Engine>(EngineParts{engine_settings(config_), model.get(), device.get(), ops.get(), comm.get(),
+    engine = std::make_unique<Engine>(EngineParts{config_, model.get(), device.get(), ops.get(), comm.get(),
                                                   arena.get(), optimizer.get(), hold.get(), nullptr, statistics,
                                                   plan.text_shapes},
                                       StrategyKind::single, ShardedSettings{});
@@ -111,7 +111,7 @@ class Trainer {
     const WeightContext context{model->units(), &engine->store, engine->strategy.get(), device.get(), ops.get(),
                                 arena->scratch()};
     load_weights(context, reader, 2);
-    load_adapters(context, adapter_files(config_));
+    load_adapters(context, {config_.model, config_.adapter, config_});
     make_batch(golden, false);
   }
   ~Trainer() {

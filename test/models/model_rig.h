@@ -57,7 +57,7 @@ struct Rig {
       : layout(of), device(blueprint ? make_cpu_device(1) : make_plan_device()),
         ops(blueprint ? make_cpu_ops() : make_plan_ops()), comm(make_self_comm(*device)), model(make(settings)) {
     arena = blueprint ? std::make_unique<Arena>(*device, *blueprint->arena) : std::make_unique<Arena>(*device);
-    optimizer = make_optimizer(TrainSection{});
+    optimizer = make_optimizer({}, 0);
     const Precision precision = settings.compute == DType::f32 ? Precision::f32_true : Precision::bf16_true;
     store = std::make_unique<ParameterStore>(StoreContext{device.get(), ops.get(), arena.get(), model->units(),
                                                           precision_types(precision), optimizer.get()});

@@ -42,12 +42,12 @@ Config text_config(const char* padding) {
   config.data.max_text_tokens = 12;
   config.data.text_padding = choice_of<TextPadding>(padding);
   config.data.shuffle = false;
-  config.train.batch_size = 3;
-  config.train.accumulate_grad_batches = 4;  // a step sees all samples
+  config.steps.batch_size = 3;
+  config.steps.accumulate_grad_batches = 4;  // a step sees all samples
   config.train.precision = Precision::f32_true;
   config.train.optim = "sgd";
   config.train.weight_decay = 0;
-  config.train.max_epochs = 30;
+  config.steps.max_epochs = 30;
   config.parallel.strategy = StrategyKind::single;
   config.trace.enabled = false;
   return config;
@@ -61,18 +61,18 @@ Trained train(Model& model, const Config& config, const std::shared_ptr<Dataset>
   const auto device = make_cpu_device(1);
   const auto ops = make_cpu_ops();
   const auto comm = make_self_comm(*device);
-  const auto optimizer = make_optimizer(config.train);
-  const std::vector<TextShape> shapes = possible_text_shapes(loading_settings(config));
+  const auto optimizer = make_optimizer(config.train, config.steps.seed);
+  const std::vector<TextShape> shapes = possible_text_shapes(config);
   const MemoryPlan plan = plan_memory(config, model, 1, 0, shapes);
   Arena arena(*device, *plan.arena);
-  Engine engine({.settings = engine_settings(config), .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
+  Engine engine({.settings = config, .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
                  .arena = &arena, .optimizer = optimizer.get(), .text_shapes = shapes},
                 StrategyKind::single, {});
   arena.commit();
   engine.bind();
   StepProgram& program = *engine.program;
   init_weights({model.units(), &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
-  const auto loader = make_data_loader(loading_settings(config), 0, 1, model.inputs(), shapes, ends_with_three(),
+  const auto loader = make_data_loader(config, 0, 1, model.inputs(), shapes, ends_with_three(),
                                        {dataset}, *device);
   Trained trained;
   while (const HostBatch* batch = loader->next()) {
@@ -148,7 +148,7 @@ TEST_SUITE("text model") {
   TEST_CASE("text alone: a mean of micro-batch means is the same packed, for samples keep their micro-batch") {
     const auto questions = std::make_shared<Questions>();
     Config config = text_config("longest"), other = text_config("auto");
-    config.train.loss_normalization = other.train.loss_normalization = LossNormalization::micro_batch;
+    config.steps.loss_normalization = other.steps.loss_normalization = LossNormalization::micro_batch;
     const Trained padded = train(config, questions, 0.1), packed = train(other, questions, 0.1);
     const Trained tokens = train(text_config("auto"), questions, 0.1);
     for (size_t i = 0; i < padded.losses.size(); ++i)    // f32 sums in another order, as above
@@ -169,8 +169,8 @@ TEST_SUITE("text model") {
   TEST_CASE("a model that reads pictures refuses samples without one, by name") {
     const auto device = make_cpu_device(1);
     const Config config = text_config("packed");
-    const auto loader = make_data_loader(loading_settings(config), 0, 1, {.picture_size = 8, .text = {.vocabulary = 128}},
-                                         possible_text_shapes(loading_settings(config)), ends_with_three(),
+    const auto loader = make_data_loader(config, 0, 1, {.picture_size = 8, .text = {.vocabulary = 128}},
+                                         possible_text_shapes(config), ends_with_three(),
                                          {std::make_shared<Questions>()}, *device);
     const std::string message = testing::message_of([&] { loader->next(); });
     CHECK_MESSAGE(message.find("question 0: found no picture") != std::string::npos, message);

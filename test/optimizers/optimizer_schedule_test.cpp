@@ -90,13 +90,13 @@ TEST_SUITE("optimizer schedule") {
 
   TEST_CASE("state of adamw and sgd; the error of an unknown name lists the known ones") {
     TrainSection train;
-    CHECK(make_optimizer(train)->states({}, DType::f32).size() == 2);
+    CHECK(make_optimizer(train, 0)->states({}, DType::f32).size() == 2);
     train.optim = "sgd";
-    CHECK(make_optimizer(train)->states({}, DType::f32).empty());
+    CHECK(make_optimizer(train, 0)->states({}, DType::f32).empty());
     train.momentum = 0.9;
-    CHECK(make_optimizer(train)->states({}, DType::f32).size() == 1);
+    CHECK(make_optimizer(train, 0)->states({}, DType::f32).size() == 1);
     train.optim = "adam";
-    for (const std::string& name : optimizer_names()) CHECK(make_optimizer(name, {}) != nullptr);
-    CHECK_THROWS_WITH_AS(make_optimizer(train), doctest::Contains("adamw"), UserError);
+    for (const std::string& name : optimizer_names()) CHECK(make_optimizer({.optim = name}, 0) != nullptr);
+    CHECK_THROWS_WITH_AS(make_optimizer(train, 0), doctest::Contains("adamw"), UserError);
   }
 }

@@ -34,8 +34,8 @@ Timed timed(const std::vector<Candidate>& candidates, double before = 0) {
 
 FitRow row(int64_t batch, int64_t micro_batches, double estimate, int64_t host_bytes = 0) {
   FitRow made;
-  made.config.train.batch_size = batch;
-  made.config.train.accumulate_grad_batches = micro_batches;
+  made.config.steps.batch_size = batch;
+  made.config.steps.accumulate_grad_batches = micro_batches;
   made.time.products = estimate;
   made.device_bytes = (10 + batch) << 30;
   made.host_bytes = host_bytes;
@@ -99,13 +99,13 @@ TEST_SUITE("choice timing") {
     const BatchChoice asked = choice({row(16, 1, 0.1), row(8, 2, 0.105), row(4, 4, 0.108), row(2, 8, 0.2)}, "; chosen anew, since");
     const int64_t gpu = int64_t{80} << 30;
     const BatchChoice found = decided(asked, {{0.1234}, {0.1179}, {0, "no time was left"}}, gpu);
-    CHECK(found.config.train.batch_size == 8);
+    CHECK(found.config.steps.batch_size == 8);
     CHECK(found.reason == "8 samples x 2 micro-batches: timed 0.118 s a step, an estimated 0.105 s, 18.00 GiB of 80.00 GiB; "
                           "next 16 x 1: timed 0.123 s, an estimated 0.100 s, 26.00 GiB; next 4 x 4: 0.108 s, 14.00 GiB, not "
                           "timed: no time was left; next 2 x 8: 0.200 s, 12.00 GiB; chosen anew, since");
     CHECK(found.timings == "8 x 2 0.118 s, 16 x 1 0.123 s");
     const BatchChoice small = decided(asked, {{0, "memory", true}, {0, "memory", true}, {0, "memory", true}}, gpu);
-    CHECK(small.config.train.batch_size == 2);
+    CHECK(small.config.steps.batch_size == 2);
     CHECK(small.reason.find("2 samples x 8 micro-batches: an estimated 0.200 s a step") == 0);
     CHECK(small.reason.find("next 16 x 1: 0.100 s, 26.00 GiB, does not run: memory") != std::string::npos);
     CHECK(small.timings == "");

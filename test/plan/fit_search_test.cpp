@@ -41,8 +41,8 @@ Config requested_config() {
   config.data.path = "none";
   config.data.max_text_tokens = 512;
   config.data.text_padding = TextPadding::max;
-  config.train.batch_size = 8;
-  config.train.accumulate_grad_batches = 8;
+  config.steps.batch_size = 8;
+  config.steps.accumulate_grad_batches = 8;
   config.train.precision = Precision::bf16_mixed;
   return config;
 }
@@ -72,22 +72,22 @@ struct Tried {
 std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<std::string, std::string>>& dealings,
                              int64_t ranks) {
   std::vector<Tried> tried;
-  const int64_t samples = asked.train.batch_size * asked.train.accumulate_grad_batches;
+  const int64_t samples = asked.steps.batch_size * asked.steps.accumulate_grad_batches;
   for (int64_t batch = 1; batch <= samples; ++batch)
     for (const char* act_ckpt : {"none", "half", "full"})
       for (const auto& [strategy, reshard] : dealings)
         for (const std::vector<OffloadedData>& offload : offloads_of(act_ckpt, reshard)) {
           if (samples % batch != 0) continue;
           Config config = asked;
-          config.train.batch_size = batch;
-          config.train.accumulate_grad_batches = samples / batch;
+          config.steps.batch_size = batch;
+          config.steps.accumulate_grad_batches = samples / batch;
           config.train.act_ckpt = choice_of<LayerCheckpointing>(act_ckpt);
           config.parallel.strategy = choice_of<StrategyKind>(strategy);
           config.parallel.reshard = choice_of<ReshardPolicy>(reshard);
           config.parallel.offload = offload;
           const GroupSizes groups = group_sizes(config, ranks, ranks);
           const std::unique_ptr<Model> model = make_model(config);
-          const std::vector<TextShape> shapes = possible_text_shapes(loading_settings(config));
+          const std::vector<TextShape> shapes = possible_text_shapes(config);
           const StepTime time = estimate_step_time(config, *model, groups, reshard == "step", shapes.back());
           const MemoryPlan plan = plan_memory(config, *model, groups, 0, shapes);
           tried.push_back({fit_overrides(asked, config), time.total(),
@@ -155,11 +155,11 @@ TEST_SUITE("fit search") {
 
   TEST_CASE("train.batch_size: auto is the fastest that fits, with something in the host only where nothing else does [slow]") {
     Config asked = requested_config();
-    asked.train.batch_size = asked.train.accumulate_grad_batches = 0;
+    asked.steps.batch_size = asked.steps.accumulate_grad_batches = 0;
     const PlannedTexts texts(before_choice(requested_config(), 1), make_model(asked)->inputs(), 1);
     for (const int64_t ranks : {1, 4}) {
       CAPTURE(ranks);
-      asked.train.total_batch_size = 64 * ranks;
+      asked.steps.total_batch_size = 64 * ranks;
       asked.parallel.strategy = choice_of<StrategyKind>(ranks == 1 ? "auto" : "fsdp");
       const std::vector<Tried> tried =
           all_tried(requested_config(), ranks == 1 ? kAlone : decltype(kTogether)(kTogether.begin() + 1, kTogether.end()), ranks);

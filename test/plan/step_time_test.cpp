@@ -20,7 +20,7 @@ Config config_of(Precision precision = Precision::bf16_true) {
   config.data.max_text_tokens = 12;
   config.data.text_padding = TextPadding::max;
   config.train.precision = precision;
-  config.train.batch_size = 2;
+  config.steps.batch_size = 2;
   return config;
 }
 
@@ -31,14 +31,14 @@ struct Estimated {
 
 Estimated estimated(const Config& config, int64_t ranks = 1, bool hold = false) {
   Estimated result{{}, make_model(config)};
-  result.time = estimate_step_time(config, *result.model, {ranks}, hold, possible_text_shapes(loading_settings(config)).back());
+  result.time = estimate_step_time(config, *result.model, {ranks}, hold, possible_text_shapes(config).back());
   return result;
 }
 
 // Weights in whole shards, as they are stored.
 double padded_elements(const Config& config, const Model& model, const GroupSizes& ranks, bool hold) {
   const std::unique_ptr<Model> own = make_model(config);
-  const MemoryPlan plan = record_plan(config, *own, ranks, hold, {possible_text_shapes(loading_settings(config)).back()});
+  const MemoryPlan plan = record_plan(config, *own, ranks, hold, {possible_text_shapes(config).back()});
   double sum = 0;
   for (const Unit* unit : own->units()) sum += static_cast<double>(plan.engine->store.shard(*unit).padded);
   CHECK(sum >= static_cast<double>(model.parameter_count()));
@@ -53,7 +53,7 @@ TEST_SUITE("step time") {
     for (const int64_t micro_batches : {1, 2, 3, 4, 7}) {
       CAPTURE(micro_batches);
       Config config = config_of();
-      config.train.accumulate_grad_batches = micro_batches;
+      config.steps.accumulate_grad_batches = micro_batches;
       const Estimated plain = estimated(config);
       const double flops = static_cast<double>(micro_batches) * plain.model->flops(2, 12);
       CHECK(plain.time.products == doctest::Approx(flops / rates.bf16).epsilon(kNear));
@@ -113,7 +113,7 @@ TEST_SUITE("step time") {
 
   TEST_CASE("parameters in the host: a layer's weights for each gather, and what the update reads and writes") {
     Config config = config_of();
-    config.train.accumulate_grad_batches = 3;
+    config.steps.accumulate_grad_batches = 3;
     const double elements = padded_elements(config, *estimated(config).model, {1}, false);
     config.parallel.offload = {OffloadedData::parameters};
     const Estimated once = estimated(config);
@@ -124,7 +124,7 @@ TEST_SUITE("step time") {
     CHECK(once.time.link < (9 + 1) * 2 * elements / rates.link + 2 * elements / rates.link_both);
     CHECK(once.time.update == doctest::Approx(elements * (2 + 8) / rates.memory).epsilon(kNear));
     CHECK(once.time.link_exposed >= 0.1 * once.time.link);
-    config.train.accumulate_grad_batches = 6;
+    config.steps.accumulate_grad_batches = 6;
     const double streamed = once.time.link - 2 * elements / rates.link;
     CHECK(estimated(config).time.link ==
           doctest::Approx(2 * streamed + 2 * elements / rates.link).epsilon(0.1));  // the first gathers more
@@ -134,7 +134,7 @@ TEST_SUITE("step time") {
     Config config = config_of();
     config.model.path = testing::golden_path("llama_mha");  // two layers
     config.train.act_ckpt = LayerCheckpointing::full;
-    config.train.accumulate_grad_batches = 5;
+    config.steps.accumulate_grad_batches = 5;
     CHECK(estimated(config).time.link == 0);
     config.parallel.offload = {OffloadedData::activations};
     const Estimated there = estimated(config);
@@ -146,7 +146,7 @@ TEST_SUITE("step time") {
   TEST_CASE("collectives: a share of the bytes for each, twice for sums over all, gathers at their own rate") {
     const double n = 4, share = (n - 1) / n / h200_rates().collectives, of_gathers = (n - 1) / n / h200_rates().gathers;
     Config config = config_of();
-    config.train.accumulate_grad_batches = 5;
+    config.steps.accumulate_grad_batches = 5;
     CHECK(estimated(config).time.collectives == 0);
     config.parallel.strategy = StrategyKind::ddp;
     const Estimated ddp = estimated(config, 4);

@@ -1,5 +1,4 @@
 // The plan of a run, from facts alone: no file, no MPI, no device.
-#include "engine/room_settings.h"
 #include "plan/training_plan.h"
 
 #include <doctest/doctest.h>
@@ -30,9 +29,9 @@ Config config_of(int64_t batch_size) {
   config.model.init = InitialWeights::random;
   config.data.max_text_tokens = 512;
   config.data.text_padding = TextPadding::max;
-  config.train.batch_size = batch_size;
-  config.train.accumulate_grad_batches = batch_size > 0 ? 2 : 0;
-  config.train.total_batch_size = batch_size > 0 ? 0 : 64;
+  config.steps.batch_size = batch_size;
+  config.steps.accumulate_grad_batches = batch_size > 0 ? 2 : 0;
+  config.steps.total_batch_size = batch_size > 0 ? 0 : 64;
   return config;
 }
 
@@ -41,7 +40,7 @@ TrainingFacts facts_of(const Config& asked, int64_t ranks, int64_t gpu_bytes) {
                       .left = {gpu_bytes, gpu_bytes}, .model = std::make_shared<RunModel>(wide_llama())};
   const Config config = chooses_batch_size(asked) ? before_choice(asked, ranks) : asked;
   facts.texts = std::make_shared<PlannedTexts>(config, facts.model->make(config)->inputs(), RunData{}, nullptr, false);
-  facts.shapes = possible_text_shapes(loading_settings(config));
+  facts.shapes = possible_text_shapes(config);
   return facts;
 }
 
@@ -59,7 +58,7 @@ TEST_SUITE("training plan") {
     CHECK(plan.groups.all() == 2);
     CHECK(plan.memory.strategy == StrategyKind::ddp);
     CHECK(plan.memory.arena->total_bytes() > 0);
-    CHECK(plan.memory.text_shapes == possible_text_shapes(loading_settings(asked)));
+    CHECK(plan.memory.text_shapes == possible_text_shapes(asked));
     CHECK(plan.model->units().size() == 4);
   }
 

@@ -27,7 +27,7 @@ TEST_SUITE("mpi shards") {
   TEST_CASE("masters are kept in bf16-mixed for trainable units alone, and round to the parameters") {
     Job job = make_job("blip2_odd", Precision::bf16_mixed);
     job.config.model.freeze = {"vision"};
-    job.config.train.batch_size = 2;
+    job.config.steps.batch_size = 2;
     TestRun run(job, {"fsdp"}, &mpi_world());
     run.train();
     for (const Unit* unit : run.model().units()) {

@@ -2,7 +2,6 @@
 //
 // Rank 0 computes the reference. If the math is the same down to the order of sums, bits must be
 // equal; elsewhere the bounds follow from the dtype and the length of the sums, see Tolerance.
-#include "engine/room_settings.h"
 #include "strategies/strategy_harness.h"
 
 using namespace blipft;
@@ -164,7 +163,7 @@ TEST_SUITE("mpi strategies") {
       CHECK(distance(train_alone(job), without, job).loss > 1e-4);
       check_deals(job, {1, 2, 3});
       Job other = job;
-      other.config.train.seed += 1;
+      other.config.steps.seed += 1;
       CHECK(distance(train_alone(other), train_alone(job), job).loss > 1e-4);
     }
   }
@@ -203,7 +202,7 @@ TEST_SUITE("mpi strategies") {
       job.config.data.text_padding = TextPadding::longest;
       job.config.train.act_ckpt = LayerCheckpointing::half;
       job.steps = 4;
-      REQUIRE(possible_text_shapes(loading_settings(job.config)) == std::vector<TextShape>{{8}, {12}});
+      REQUIRE(possible_text_shapes(job.config) == std::vector<TextShape>{{8}, {12}});
       check_deals(job, {1, 3});
     }
   }
@@ -215,7 +214,7 @@ TEST_SUITE("mpi strategies") {
       job.config.train.dropout = true;
       const Outcome padded = train_alone(job);
       job.config.data.text_padding = TextPadding::packed;
-      CHECK(possible_text_shapes(loading_settings(job.config)).size() > 1);
+      CHECK(possible_text_shapes(job.config).size() > 1);
       for (Deal deal : deals(job, {1})) {
         CAPTURE(describe(deal));
         check_close(train_together(job, deal), padded, job);
@@ -225,7 +224,7 @@ TEST_SUITE("mpi strategies") {
 
   TEST_CASE("mean of micro-batch means: the same micro-batches, dealt to more ranks") {
     Job job = make_job("blip2_odd");
-    job.config.train.loss_normalization = LossNormalization::micro_batch;
+    job.config.steps.loss_normalization = LossNormalization::micro_batch;
     job.samples = 24;
     const Outcome reference = train_alone(job, 12);
     for (Deal deal : deals(job, {12 / mpi_world().size()})) {
@@ -233,7 +232,7 @@ TEST_SUITE("mpi strategies") {
       check_close(train_together(job, deal), reference, job);
     }
     Job tokens = job;
-    tokens.config.train.loss_normalization = LossNormalization::tokens;
+    tokens.config.steps.loss_normalization = LossNormalization::tokens;
     CHECK(distance(train_alone(tokens), reference, job).gradient > 0.01);  // captions of unequal length: another loss
     // Captions of equal length: the same loss.
     job.equal_lengths = tokens.equal_lengths = 9;
@@ -253,7 +252,7 @@ TEST_SUITE("mpi strategies") {
       CAPTURE(describe(deal));
       CHECK(same_bits(train_together(job, deal).start, reference.start));
     }
-    job.config.train.seed += 1;
+    job.config.steps.seed += 1;
     CHECK_FALSE(same_bits(train_alone(job).start, reference.start));
   }
 

@@ -132,7 +132,7 @@ inline Job make_job(const std::string& name, Precision precision = Precision::f3
   c.train.lr = precision == Precision::f32_true ? 1e-3 : 1e-2;
   c.train.eps = 1e-3;
   c.train.dropout = false;
-  c.train.seed = 7;
+  c.steps.seed = 7;
   c.trace.enabled = false;
   return job;
 }
@@ -160,9 +160,9 @@ class TestRun {
     c.parallel.strategy = choice_of<StrategyKind>(deal.strategy);
     c.parallel.reshard = choice_of<ReshardPolicy>(deal.reshard);
     c.parallel.prefetch_bytes = deal.prefetch_bytes;
-    c.train.accumulate_grad_batches = deal.accumulate;
-    c.train.batch_size = job_.samples / (ranks_ * deal.accumulate);
-    BLIPFT_CHECK(c.train.batch_size * ranks_ * deal.accumulate == job_.samples, job_.samples,
+    c.steps.accumulate_grad_batches = deal.accumulate;
+    c.steps.batch_size = job_.samples / (ranks_ * deal.accumulate);
+    BLIPFT_CHECK(c.steps.batch_size * ranks_ * deal.accumulate == job_.samples, job_.samples,
                  " samples are not dealt evenly");
     if (job.evaluates) c.data.val_path = "validation";  // such a run plans evaluations
     device_ = make_cpu_device(1);          // more threads only wait for each other in a model this small
@@ -171,13 +171,13 @@ class TestRun {
     const GroupSizes sizes{shard, ranks_ / shard};
     if (world) groups_ = &groups_of_world(sizes);
     else alone_ = make_self_comm(*device_);
-    optimizer_ = job_.optimizer ? job_.optimizer() : make_optimizer(c.train);
+    optimizer_ = job_.optimizer ? job_.optimizer() : make_optimizer(c.train, c.steps.seed);
     model_ = job_.make_model();
     hold_ = std::make_unique<HoldGradients>(c);
     const StoragePolicy* policy = job.policy ? job.policy : hold_.get();
-    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(loading_settings(c), model_->inputs().has_source()), policy);
+    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(c, model_->inputs().has_source()), policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
-    engine_ = std::make_unique<Engine>(EngineParts{engine_settings(c), model_.get(), device_.get(), ops_.get(), groups(),
+    engine_ = std::make_unique<Engine>(EngineParts{c, model_.get(), device_.get(), ops_.get(), groups(),
                                                    arena_.get(), optimizer_.get(), policy, nullptr,
                                                    ImageProcessor().statistics, plan_.text_shapes},
                                        plan_.strategy, plan_.sharded);
@@ -190,7 +190,7 @@ class TestRun {
       engine_->program->prepare(plan_.text_shapes);
     }
     if (c.model.init == InitialWeights::random) {
-      init_weights(weight_context(), static_cast<uint64_t>(c.train.seed));
+      init_weights(weight_context(), static_cast<uint64_t>(c.steps.seed));
     } else {
       checkpoint_ = std::make_unique<SafetensorsReader>(c.model.path);
       check_weights(model_->units(), *checkpoint_);
@@ -211,7 +211,7 @@ class TestRun {
       const size_t back = shapes.size() > 1 ? static_cast<size_t>(step % 2) : 0;
       const TextShape& text = shapes[shapes.size() - 1 - back];
       if (job_.evaluates) outcome.evaluations.push_back(evaluate(step, text));
-      engine_->program->launch(make_batch(step, text, block, job_.config.train.accumulate_grad_batches),
+      engine_->program->launch(make_batch(step, text, block, job_.config.steps.accumulate_grad_batches),
                                job_.config.train.lr);
       StepResult result;
       BLIPFT_CHECK(engine_->program->finished(true, result) && result.step == step, "step ", step, " did not finish");
@@ -254,18 +254,18 @@ class TestRun {
   // The samples of this rank: micro-batch m of rank r has [(m * world + r) * B, ... + B) of the global batch.
   HostBatch make_batch(int64_t step, const TextShape& text, std::vector<char>& block, int64_t micro_batches,
                        int64_t first = 0) const {
-    const TrainSection& train = job_.config.train;
+    const StepsSection& steps = job_.config.steps;
     HostBatch batch;
     batch.step = step;
-    batch.layout = {model_->inputs(), micro_batches, train.batch_size, text};
+    batch.layout = {model_->inputs(), micro_batches, steps.batch_size, text};
     block.assign(static_cast<size_t>(batch.layout.bytes()), 0);
     batch.block = block.data();
     std::vector<BatchSample> samples;
     for (int64_t m = first; m < first + micro_batches; ++m)
-      for (int64_t b = 0; b < train.batch_size; ++b)
-        samples.push_back(make_sample(batch, step, (m * ranks_ + groups().all->rank()) * train.batch_size + b,
+      for (int64_t b = 0; b < steps.batch_size; ++b)
+        samples.push_back(make_sample(batch, step, (m * ranks_ + groups().all->rank()) * steps.batch_size + b,
                                       static_cast<int64_t>(samples.size())));
-    BatchWriter(1, train.loss_on_padding).write(batch.layout, samples, batch.block);
+    BatchWriter(1, steps.loss_on_padding).write(batch.layout, samples, batch.block);
     return batch;
   }
 
@@ -273,7 +273,7 @@ class TestRun {
   double evaluate(int64_t step, const TextShape& text) {
     double loss = 0, labels = 0;
     std::vector<char> block;
-    for (int64_t m = 0; m < job_.config.train.accumulate_grad_batches; ++m) {
+    for (int64_t m = 0; m < job_.config.steps.accumulate_grad_batches; ++m) {
       engine_->program->launch_evaluation(make_batch(step, text, block, 1, m));
       StepResult result;
       BLIPFT_CHECK(engine_->program->finished(true, result) && result.kind == PassKind::evaluation, "no evaluation");

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "blipft/config.h"
 #include "engine/settings.h"
 #include "engine/storage_policy.h"
 
@@ -12,7 +13,7 @@ namespace blipft::testing {
 /// config says, or without a config as precision and optimizer require.
 struct HoldGradients : StoragePolicy {
   HoldGradients() = default;
-  explicit HoldGradients(const Config& config) : of_run(make_storage_policy(storage_settings(config))) {}
+  explicit HoldGradients(const Config& config) : of_run(make_storage_policy(config)) {}
   const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
     return of_run ? of_run->frozen_format(unit, parameter) : nullptr;
   }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "support/choice_of.h"
+#include "blipft/config.h"
 #include "support/error_message.h"
 #include "train/nonfinite_steps.h"
 

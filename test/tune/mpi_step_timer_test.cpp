@@ -12,7 +12,7 @@ namespace {
 
 Config requested_config(const std::string& model) {
   Config config = make_job(model).config;
-  config.train.batch_size = 2;
+  config.steps.batch_size = 2;
   config.parallel.strategy = choice_of<StrategyKind>(mpi_world().size() > 1 ? "fsdp" : "auto");
   return config;
 }

@@ -178,7 +178,7 @@ class Adapted {
   std::unique_ptr<Device> device_ = make_cpu_device(1);
   std::unique_ptr<Ops> ops_ = make_cpu_ops();
   CommGroups groups_{mpi_world(), mpi_world().size(), *device_, [](const World& of, bool) { return make_mpi_comm(of); }};
-  std::unique_ptr<Optimizer> optimizer_ = make_optimizer(config_.train);
+  std::unique_ptr<Optimizer> optimizer_ = make_optimizer(config_.train, config_.steps.seed);
   Arena arena_{*device_};
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Strategy> strategy_;

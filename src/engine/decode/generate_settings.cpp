@@ -55,7 +55,7 @@ void refuse_unknown(const json& object, const std::string& file, const GenerateS
 }
 
 // Throws UserError for keys of generation_config.json that the run file must set or that contradict the model.
-void refuse_unless_given(const json& object, const std::string& file, const Config& config, const ModelInputs& inputs) {
+void refuse_unless_given(const json& object, const std::string& file, const EngineSettings& config, const ModelInputs& inputs) {
   const auto stops = object.find("stop_strings");
   const bool stop = stops != object.end() && !stops->is_null() && !stops->empty();
   BLIPFT_USER_CHECK(!stop || config.places.count("generate.stop") > 0, file, ": stop_strings: found ", io::brief(*stops),
@@ -122,7 +122,7 @@ void check_draws(const TokenRules& rules, const std::string& file) {
 
 }  // namespace
 
-GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer* tokenizer,
+GenerateSettings generate_settings(const EngineSettings& config, const std::string& folder, const Tokenizer* tokenizer,
                                    const ModelInputs& inputs) {
   const std::string file = folder + "/generation_config.json";
   const json object = read_object(file);
@@ -134,7 +134,7 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   GenerateSettings settings;
   TokenRules& rules = settings.rules;
   rules.sample = g.do_sample == AutoSwitch::automatic ? fields.get<bool>("do_sample", false) : g.do_sample == AutoSwitch::on;
-  rules.seed = static_cast<uint64_t>(config.train.seed);
+  rules.seed = static_cast<uint64_t>(config.steps.seed);
   if (rules.sample) {
     rules.temperature = static_cast<float>(number("temperature", g.temperature));
     rules.top_k = count("top_k", g.top_k);
@@ -179,7 +179,7 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   return settings;
 }
 
-std::string unused_sampling(const Config& config, const GenerateSettings& settings) {
+std::string unused_sampling(const EngineSettings& config, const GenerateSettings& settings) {
   if (settings.rules.sample) return "";
   const GenerateSection defaults, &g = config.generate;
   std::string keys;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "blipft/batch.h"
-#include "blipft/config.h"
+#include "blipft/engine_settings.h"
 #include "blipft/decode_ops.h"
 #include "blipft/text.h"
 
@@ -34,11 +34,11 @@ struct GenerateSettings {
 /// and that over the default of transformers. Throws UserError with file and key if generation_config.json sets an
 /// unsupported key that would change tokens, or if an end is not in the vocabulary. Without a tokenizer (in plans) ends
 /// may be missing.
-GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer* tokenizer,
+GenerateSettings generate_settings(const EngineSettings& config, const std::string& folder, const Tokenizer* tokenizer,
                                    const ModelInputs& inputs);
 
 /// Returns a message about the sampling keys that the user sets although no token is sampled; "" if there are none. A
 /// default value in a run file does not count, because the config.yaml that is saved with answers contains all keys.
-std::string unused_sampling(const Config& config, const GenerateSettings& settings);
+std::string unused_sampling(const EngineSettings& config, const GenerateSettings& settings);
 
 }  // namespace blipft

@@ -12,7 +12,7 @@ std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::s
   return resize_picture(decode_image(encoded.data(), encoded.size(), name, settings), size, size).rgb;
 }
 
-PromptSet::PromptSet(const Config& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs,
+PromptSet::PromptSet(const EngineSettings& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs,
                      int64_t samples, const InstructionReader& instructions)
     : source_(std::move(source)), inputs_(inputs), skips_(config.data.on_bad_sample == FaultAction::skip),
       pictures_{config.data.exif_orientation, config.data.transparency == Transparency::white} {
@@ -85,7 +85,7 @@ std::optional<std::vector<uint8_t>> PromptSet::pixels_of_sample(int64_t index) c
   }
 }
 
-PromptSource prompt_source(const Config& config, bool scored) {
+PromptSource prompt_source(const EngineSettings& config, bool scored) {
   if (!config.generate.path.empty()) return {config.generate.path, "generate.path", false};
   if (!config.data.val_path.empty()) return {config.data.val_path, "data.val_path", false};
   return {config.data.path, "data.path", scored && config.data.val_split_fraction > 0};
@@ -95,17 +95,17 @@ std::string PromptSource::text(int64_t samples) const {
   return held_out ? concat(path, " (the ", counted(samples, "sample"), " held out by data.val_split_fraction)") : path;
 }
 
-void PromptSource::check(const Config& config) const {
+void PromptSource::check(const EngineSettings& config) const {
   BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, key), ": ", key, ": ", path,
                     " does not exist; expected samples in a format of data.path",
                     key == "generate.path" ? "" : ", whose prompts are answered where no generate.path is given");
 }
 
-PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
+PromptSet open_prompts(const EngineSettings& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
                        const InstructionReader& instructions, bool scored) {
   const PromptSource source = prompt_source(config, scored);
   source.check(config);
-  TextSettings texts = text_settings(config, tokenizer);
+  TextSettings texts = text_settings(config.data, config, config.model.path, tokenizer);
   texts.for_prompts = !source.held_out;    // held-out samples of the training data have texts
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
   std::shared_ptr<const Dataset> dataset =
@@ -118,11 +118,12 @@ PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const M
   return {config, {std::move(dataset), source.path, source.key, text}, tokenizer, inputs, config.generate.samples, instructions};
 }
 
-std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data) {
-  if (!generates(config)) return nullptr;
+std::unique_ptr<ValidationPrompts> open_validation_prompts(const EngineSettings& config, int64_t samples, const ModelInputs& inputs,
+                                                           const RunData& data) {
+  if (samples == 0 || !validates(config)) return nullptr;
   std::shared_ptr<const Dataset> dataset = data.validation.dataset;
   if (!config.generate.prompt.empty()) {
-    TextSettings texts = text_settings(config, *data.tokenizer);
+    TextSettings texts = text_settings(config.data, config, config.model.path, *data.tokenizer);
     texts.prompt_template = config.generate.prompt;
     dataset = open_validation(config, texts);
   }
@@ -130,7 +131,7 @@ std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config,
   const std::string& path = config.data.val_path.empty() ? config.data.path : config.data.val_path;
   const GenerateSettings settings = generate_settings(config, config.model.path, data.tokenizer.get(), inputs);
   return std::make_unique<ValidationPrompts>(ValidationPrompts{
-      settings, PromptSet(config, {dataset, path, key, path}, *data.tokenizer, inputs, config.evaluate.samples, data.instructions)});
+      settings, PromptSet(config, {dataset, path, key, path}, *data.tokenizer, inputs, samples, data.instructions)});
 }
 
 }  // namespace blipft

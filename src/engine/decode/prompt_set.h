@@ -29,7 +29,7 @@ class PromptSet {
   };
   /// Tokenizes the prompts of the first `samples` samples (0: all). If a prompt is empty or too long for the model,
   /// throws UserError, or with data.on_bad_sample=skip leaves the sample out.
-  PromptSet(const Config& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs, int64_t samples,
+  PromptSet(const EngineSettings& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs, int64_t samples,
             const InstructionReader& instructions);
 
   const std::vector<PromptedSample>& prompts() const { return prompts_; }
@@ -75,28 +75,29 @@ struct PromptSource {
   /// "data.json (the 20 samples held out by data.val_split_fraction)" for `samples` = 20 held-out samples, else `path`.
   std::string text(int64_t samples) const;
   /// Throws UserError if `path` does not exist.
-  void check(const Config& config) const;
+  void check(const EngineSettings& config) const;
 };
 /// Returns the samples of generate.path, else data.val_path, else data.path. For data.path, `scored` samples are only
 /// those that data.val_split_fraction holds out from training, if any.
-PromptSource prompt_source(const Config& config, bool scored);
+PromptSource prompt_source(const EngineSettings& config, bool scored);
 /// Opens the prompts of prompt_source(). Throws UserError if there are none.
-PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
+PromptSet open_prompts(const EngineSettings& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
                        const InstructionReader& instructions, bool scored);
 
 /// The prompts that a run generates from at its validations, and the settings of generation.
 struct ValidationPrompts {
   GenerateSettings settings;
   PromptSet set;
-  EvaluationWork work(const Config& config) const {
+  EvaluationWork work(const EngineSettings& config) const {
     return {.settings = settings, .inputs = set.inputs(), .longest_prompt = set.longest(),
             .prompts = static_cast<int64_t>(set.prompts().size()), .batch_size = config.generate.batch_size,
             .longest_instruction = set.longest_instruction()};
   }
 };
 
-/// Opens the first config.evaluate.samples validation samples of `data`; generate.prompt, if set, replaces
+/// Opens the first `samples` validation samples of `data`; generate.prompt, if set, replaces
 /// data.prompt_template. Returns null if validations generate nothing. Throws UserError.
-std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data);
+std::unique_ptr<ValidationPrompts> open_validation_prompts(const EngineSettings& config, int64_t samples, const ModelInputs& inputs,
+                                                           const RunData& data);
 
 }  // namespace blipft

@@ -9,6 +9,7 @@
 #include "agreement/rank_guard.h"
 #include "agreement/same_run.h"
 #include "blipft/evaluate.h"
+#include "config/config_facts.h"
 #include "engine/decode/prompt_set.h"
 #include "generate/answers/answer_files.h"
 #include "generate/answers/choice_set.h"

@@ -10,7 +10,6 @@
 #include "blipft/error.h"
 #include "blipft/evaluate.h"
 #include "engine/decode/prompt_set.h"
-#include "engine/room_settings.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "loading/sample_text.h"
@@ -85,15 +84,15 @@ std::vector<Question> read_questions(const std::string& file, int64_t most) {
 // Returns the validation split of a training on data.path. Records that training cannot read are split by questions.
 Split training_split(const Config& config, const std::vector<Question>& all, const Tokenizer& tokenizer) {
   try {
-    const auto dataset = open_dataset(config.data.path, config.data.format, text_settings(config, tokenizer));
-    if (dataset->size() == static_cast<int64_t>(all.size())) return split_samples(loading_settings(config), *dataset);
+    const auto dataset = open_dataset(config.data.path, config.data.format, text_settings(config.data, config, config.model.path, tokenizer));
+    if (dataset->size() == static_cast<int64_t>(all.size())) return split_samples(config, *dataset);
   } catch (const UserError&) {             // the records are only questions
   }
   std::vector<int64_t> groups;
   std::map<std::string, int64_t> numbers;
   for (const Question& question : all)
     groups.push_back(numbers.try_emplace(question.query, static_cast<int64_t>(numbers.size())).first->second);
-  return split_samples(loading_settings(config), groups);
+  return split_samples(config, groups);
 }
 
 // Returns the first config.generate.samples questions of those that a training on `all` holds out for validation.

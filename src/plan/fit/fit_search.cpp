@@ -37,10 +37,10 @@ int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Returns the possible numbers of micro-batches of a rank's step, ascending: the divisors of its samples, and where
 // divisors are far apart also powers of two, with empty slots in the last micro-batches.
 std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ranks) {
-  const TrainSection& train = resolved.train;
-  const bool total = train.total_batch_size > 0;
-  const int64_t share = total ? share_of_a_step(resolved, ranks) : train.batch_size * train.accumulate_grad_batches;
-  if (chooses_batch_size(resolved) && train.accumulate_grad_batches > 0) return {train.accumulate_grad_batches};
+  const StepsSection& steps = resolved.steps;
+  const bool total = steps.total_batch_size > 0;
+  const int64_t share = total ? share_of_a_step(resolved, ranks) : steps.batch_size * steps.accumulate_grad_batches;
+  if (chooses_batch_size(resolved) && steps.accumulate_grad_batches > 0) return {steps.accumulate_grad_batches};
   std::set<int64_t> counts;
   for (int64_t count = 1; count * count <= share; ++count)
     if (share % count == 0) counts.insert({count, share / count});
@@ -92,14 +92,14 @@ struct FitSearch::Candidate {
   /// Returns a config with few micro-batches: its dry run is faster and differs only in the memory of the input data.
   Config short_step() const {
     Config other = config;
-    other.train.accumulate_grad_batches = std::min(config.train.accumulate_grad_batches, kRecorded);
+    other.steps.accumulate_grad_batches = std::min(config.steps.accumulate_grad_batches, kRecorded);
     return other;
   }
   /// Returns the bytes that the short step's arena lacks: two copies of the other input data, and memory outside the
   /// arena.
   int64_t besides(const Model& model, const Arena& of_short) const {
     const auto data = [&](const Config& of) {
-      return BatchLayout(model.inputs(), of.train.accumulate_grad_batches, of.train.batch_size, shapes.back()).bytes();
+      return BatchLayout(model.inputs(), of.steps.accumulate_grad_batches, of.steps.batch_size, shapes.back()).bytes();
     };
     return 2 * (data(config) - data(short_step())) +
            bytes_outside_of_arena(config, ranks, of_short.planned_takes() * shapes_held());
@@ -107,7 +107,7 @@ struct FitSearch::Candidate {
   /// Returns about how many bytes the graphs of all micro-batches need more than those of the short step.
   int64_t more_graphs(const Arena& of_short) const {
     const int64_t takes = of_short.planned_takes() * shapes_held();
-    const int64_t all = takes * config.train.accumulate_grad_batches / short_step().train.accumulate_grad_batches;
+    const int64_t all = takes * config.steps.accumulate_grad_batches / short_step().steps.accumulate_grad_batches;
     return bytes_outside_of_arena(config, ranks, all) - bytes_outside_of_arena(config, ranks, takes);
   }
   int64_t shapes_held() const { return static_cast<int64_t>(shapes.size()); }
@@ -123,16 +123,16 @@ struct FitSearch::Freedom {
 FitSearch::Candidate FitSearch::candidate(const Config& resolved, int64_t ranks, int64_t micro_batches) const {
   Candidate candidate;
   candidate.config = resolved;
-  TrainSection& train = candidate.config.train;
-  if (train.total_batch_size > 0) {
+  StepsSection& steps = candidate.config.steps;
+  if (steps.total_batch_size > 0) {
     candidate.config = with_micro_batches(resolved, ranks, micro_batches);
   } else {
-    train.batch_size = train.batch_size * train.accumulate_grad_batches / micro_batches;
-    train.accumulate_grad_batches = micro_batches;
+    steps.batch_size = steps.batch_size * steps.accumulate_grad_batches / micro_batches;
+    steps.accumulate_grad_batches = micro_batches;
   }
   Config beginning = candidate.config;
-  const int64_t steps = std::max<int64_t>(1, kSamplesOfMean / samples_of_a_step(candidate.config, ranks));
-  if (train.max_steps < 0 || train.max_steps > steps) beginning.train.max_steps = steps;
+  const int64_t most = std::max<int64_t>(1, kSamplesOfMean / samples_of_a_step(candidate.config, ranks));
+  if (steps.max_steps < 0 || steps.max_steps > most) beginning.steps.max_steps = most;
   candidate.mean = texts_.mean(beginning, ranks);
   return candidate;
 }
@@ -275,7 +275,7 @@ std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
 
 double FitSearch::seconds_of(const FitRow& row, int64_t micro_batches) const {
   Config config = row.config;
-  config.train.accumulate_grad_batches = micro_batches;
+  config.steps.accumulate_grad_batches = micro_batches;
   const std::unique_ptr<Model> model = model_.make(config);
   return estimate_step_time(config, *model, row.ranks, holds(config), row.text, rates_).total();
 }
@@ -370,12 +370,12 @@ std::string fit_overrides(const Config& asked, const Config& config) {
   differs("train.act_ckpt", asked.train.act_ckpt, config.train.act_ckpt);
   if (asked.parallel.offload != config.parallel.offload)
     text += concat(text.empty() ? "" : " ", "'parallel.offload=[", choice_list(config.parallel.offload), "]'");
-  differs("train.batch_size", asked.train.batch_size, config.train.batch_size);  // always differs if it was auto
+  differs("train.batch_size", asked.steps.batch_size, config.steps.batch_size);  // always differs if it was auto
   // The key is omitted if train.total_batch_size determines it in the run file too.
-  if (asked.train.accumulate_grad_batches != 0 || config.train.total_batch_size == 0)
-    differs("train.accumulate_grad_batches", asked.train.accumulate_grad_batches,
-            config.train.accumulate_grad_batches);
-  differs("train.total_batch_size", asked.train.total_batch_size, config.train.total_batch_size);
+  if (asked.steps.accumulate_grad_batches != 0 || config.steps.total_batch_size == 0)
+    differs("train.accumulate_grad_batches", asked.steps.accumulate_grad_batches,
+            config.steps.accumulate_grad_batches);
+  differs("train.total_batch_size", asked.steps.total_batch_size, config.steps.total_batch_size);
   return text;
 }
 

@@ -53,9 +53,9 @@ Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
   const int64_t samples = samples_of_a_step(resolved, world);
   if (chooses_batch_size(resolved) && samples >= ranks) return other;
   const bool divides = samples % ranks == 0 && samples / ranks <= kMaxSamplesAtOnce;
-  other.train.batch_size = divides ? samples / ranks : 1;
-  other.train.accumulate_grad_batches = 1;
-  if (!divides) other.train.total_batch_size = 0;
+  other.steps.batch_size = divides ? samples / ranks : 1;
+  other.steps.accumulate_grad_batches = 1;
+  if (!divides) other.steps.total_batch_size = 0;
   return other;
 }
 
@@ -108,11 +108,11 @@ bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gp
   const int64_t gpu = static_cast<int64_t>(gpu_gib * (int64_t{1} << 30));
   const RunModel models(config);
   const std::unique_ptr<Model> model = models.make(config);
-  check_adapters(adapter_files(config), model->units());
+  check_adapters({config.model, config.adapter, config}, model->units());
   const PlannedTexts texts(config, model->inputs(), world);
   const FitSearch search(asked, node_ranks, gpu, texts, models);
   const std::string cut = chooses ? concat("train.batch_size auto") :
-      concat(config.train.batch_size, " x ", config.train.accumulate_grad_batches);
+      concat(config.steps.batch_size, " x ", config.steps.accumulate_grad_batches);
   std::printf("%s\n%ssamples a step: %lld (%s on each of %lld rank(s))\n%s\n", model->description().c_str(),
               texts.text().c_str(), static_cast<long long>(samples_of_a_step(config, world)), cut.c_str(),
               static_cast<long long>(world), rates_text(config).c_str());

@@ -51,7 +51,7 @@ class Estimate {
   Estimate(const Config& config, Model& model, const GroupSizes& ranks, bool hold, const TextShape& text,
            const MachineRates& rates)
       : config_(short_step(config)), model_(model), ranks_(ranks), rates_(rates),
-        pass_(StepProgram::pass_name(text)), micro_batches_(config.train.accumulate_grad_batches),
+        pass_(StepProgram::pass_name(text)), micro_batches_(config.steps.accumulate_grad_batches),
         plan_(record_plan(config_, model, ranks, hold, {text})) {}
 
   StepTime time() {
@@ -61,7 +61,7 @@ class Estimate {
     double transient = 0;
     for (const Owner owner : {Owner::activations, Owner::workspace})
       transient += static_cast<double>(plan_.arena->taken_bytes(pass_, owner));
-    const double recorded = static_cast<double>(config_.train.accumulate_grad_batches);
+    const double recorded = static_cast<double>(config_.steps.accumulate_grad_batches);
     time_.memory += kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
     // The recorded pass has about one kernel for each tensor that it reserves. std::hypot lets the minimum time of a
     // kernel count for short kernels only.
@@ -76,7 +76,7 @@ class Estimate {
  private:
   static Config short_step(const Config& config) {
     Config other = config;
-    other.train.accumulate_grad_batches = std::min(config.train.accumulate_grad_batches, kRecorded);
+    other.steps.accumulate_grad_batches = std::min(config.steps.accumulate_grad_batches, kRecorded);
     other.data.val_path.clear();           // no evaluation
     other.data.val_split_fraction = 0;
     other.trace.enabled = true;
@@ -86,7 +86,7 @@ class Estimate {
 
   // Returns how many micro-batches the recorded one of `span` represents.
   double share(const SpanRecord& span) const {
-    const bool middle = span.micro_batch == 1 && config_.train.accumulate_grad_batches == kRecorded;
+    const bool middle = span.micro_batch == 1 && config_.steps.accumulate_grad_batches == kRecorded;
     return middle ? static_cast<double>(micro_batches_ - kRecorded + 1) : 1;
   }
 
@@ -114,7 +114,7 @@ class Estimate {
     if (plan_.engine->store.weights_place() != Place::host) return;
     const auto bytes = static_cast<double>(plan_.engine->store.stored_bytes(unit));
     streamed_ += share(span) * bytes;
-    const bool last = span.micro_batch + 1 == config_.train.accumulate_grad_batches;
+    const bool last = span.micro_batch + 1 == config_.steps.accumulate_grad_batches;
     if (last && !clips()) streamed_during_updates_ += bytes / 2;  // half: the gathers of the backward
   }
 
@@ -169,7 +169,7 @@ class Estimate {
     sweep_.compute += products + memory;
     time_.products += share(span) * products;
     time_.memory += share(span) * memory;
-    if (backward && span.micro_batch + 1 == config_.train.accumulate_grad_batches) last_backward_ += products + memory;
+    if (backward && span.micro_batch + 1 == config_.steps.accumulate_grad_batches) last_backward_ += products + memory;
   }
 
   void add_update() {
@@ -186,7 +186,7 @@ class Estimate {
     updates_ = both_ways(read, written);
     // Activations go out in the forward and in again in the backward: never in both directions at once.
     const double activations = 2 * static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
-                               static_cast<double>(config_.train.accumulate_grad_batches);
+                               static_cast<double>(config_.steps.accumulate_grad_batches);
     time_.link = both_ways(read + streamed_during_updates_, written) +
                  (streamed_ - streamed_during_updates_ + activations) / rates_.link;
   }

@@ -6,6 +6,7 @@
 
 #include "blipft/error.h"
 #include "blipft/version.h"
+#include "config/config_facts.h"
 #include "io/json.h"
 #include "io/run_log.h"
 

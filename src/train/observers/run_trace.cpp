@@ -45,11 +45,11 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48, kStepSample = 24;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
   const int64_t spans = config.trace.spans == SpanTracing::none ? 0 : plan.spans->max_spans() + 1;
-  const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // approximate number in a step
+  const int64_t moments = 4 * config.steps.accumulate_grad_batches + 2;  // approximate number in a step
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
   const Fp8Products* fp8 = plan.engine->fp8.get();
   const int64_t factors = fp8 && config.trace.fp8_every > 0 ? static_cast<int64_t>(fp8->names().size()) * kFp8Factors : 0;
-  const int64_t samples = config.trace.samples ? config.train.batch_size * config.train.accumulate_grad_batches : 0;
+  const int64_t samples = config.trace.samples ? config.steps.batch_size * config.steps.accumulate_grad_batches : 0;
   const int64_t fp8_steps = factors > 0 ? 1 + steps / config.trace.fp8_every : 0;
   const int64_t rows = steps * (kStep + spans * kSpan + samples * kStepSample) + fp8_steps * factors * kFp8 + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
@@ -88,7 +88,7 @@ RunTrace::RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t
   const Fp8Products* fp8 = r_.plan.memory.engine->fp8.get();
   trace_->set_names(units, SpanRecorder::phase_names(), fp8 ? fp8->names() : std::vector<std::string>{});
   if (r_.config().trace.enabled && r_.config().trace.samples)
-    order_ = make_training_order(loading_settings(r_.config()), r_.world.rank(), r_.world.size(), r_.data.training.dataset->size(),
+    order_ = make_training_order(r_.config(), r_.world.rank(), r_.world.size(), r_.data.training.dataset->size(),
                                  r_.data.training.epoch_samples);
   note_run();
   note_versions();
@@ -149,7 +149,7 @@ void RunTrace::note_run() {
     number("reduce_scatter_group", r_.backend.groups->shard_group());
     number("all_reduce_group", r_.backend.groups->replicate_group());
   }
-  number("flops_per_step", step_flops(engine_settings(config), model, plan.text_shapes.back()));
+  number("flops_per_step", step_flops(config, model, plan.text_shapes.back()));
   number("samples_per_step", samples_);
   number("total_steps", r_.total_steps());
   number("planned_bytes", r_.arena->total_bytes());
@@ -206,7 +206,7 @@ void RunTrace::step(const StepEvent& event) {
   record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
   const int64_t every = r_.config().trace.fp8_every;
   if (!result.fp8.empty() && ((every > 0 && result.step % every == 0) || !is_finite(result))) trace_->add(fp8_records(result));
-  record.text_tokens = std::lround(result.text.mean_rows(r_.config().train.batch_size).all());
+  record.text_tokens = std::lround(result.text.mean_rows(r_.config().steps.batch_size).all());
   if (order_) trace_->add(samples_of(result.step));
   trace_->add(record, spans);
   if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);

@@ -10,12 +10,13 @@
 #include "agreement/record_files.h"
 #include "blipft/config_rules.h"
 #include "blipft/error.h"
-#include "checkpoint/resume.h"
 #include "checkpoint/saving.h"
+#include "config/config_facts.h"
 #include "io/json.h"
 #include "io/named_checkpoints.h"
 #include "io/saved_model.h"
 #include "plan/batch_choice.h"
+#include "train/start/resumed_run.h"
 
 namespace blipft {
 
@@ -73,7 +74,7 @@ bool is_saved(const Config& config, const std::string& run_id) {
 // learning rates allow it.
 std::string advice(const Config& config, const EndedRun& ended, const std::string& newest) {
   const char* key = ended.steps < ended.total_steps              ? "train.early_stopping_patience"
-                    : config.train.max_steps == ended.steps ? "train.max_steps" : "train.max_epochs";
+                    : config.steps.max_steps == ended.steps ? "train.max_steps" : "train.max_epochs";
   std::string text = "; ";
   if (!newest.empty() && (length_may_change(config) || ended.steps < ended.total_steps))
     text += concat("a larger ", key, " trains on from ", newest, ", ");

@@ -23,10 +23,10 @@ std::string data_text(const Config& config, const RunData& data, const Progress:
   text += concat(", ", counted(run.steps_per_epoch, "step"), " an epoch");
   const int64_t epoch = config.data.num_train_samples > 0 ? config.data.num_train_samples : trained;
   const int64_t left = epoch - run.steps_per_epoch * run.samples_per_step;
-  if (left > 0 && config.train.limit_train_batches == 1)
+  if (left > 0 && config.steps.limit_train_batches == 1)
     text += concat(" (", left, " of its samples fill no step)");
   text += concat(", ", counted(run.total_steps, "step"), " in all");
-  if (config.train.max_epochs < 0)
+  if (config.steps.max_epochs < 0)
     text += concat(" (", std::round(10.0 * static_cast<double>(run.total_steps) / static_cast<double>(run.steps_per_epoch)) / 10,
                    " epochs)");
   return text;
@@ -35,14 +35,14 @@ std::string data_text(const Config& config, const RunData& data, const Progress:
 // Returns how a step's samples are divided into micro-batches. `choice`: the line of train.batch_size: auto, or empty.
 std::string batch_text(const Config& config, const std::string& choice, int64_t ranks) {
   if (!choice.empty()) return "auto       " + choice;
-  const int64_t micro_batches = config.train.accumulate_grad_batches;
-  return concat("batch      ", counted(config.train.batch_size, "sample"), " x ", micro_batches, " micro-batch",
+  const int64_t micro_batches = config.steps.accumulate_grad_batches;
+  return concat("batch      ", counted(config.steps.batch_size, "sample"), " x ", micro_batches, " micro-batch",
                 micro_batches == 1 ? "" : "es", " a rank, ", samples_of_a_step(config, ranks), " a step");
 }
 
 std::string validation_text(const Config& config, const RunData& data) {
   const int64_t samples = data.validation.dataset->size();
-  const std::string texts = data.surveyed() ? survey_text(loading_settings(config), *data.validation.texts) : "";
+  const std::string texts = data.surveyed() ? survey_text(config, *data.validation.texts) : "";
   return concat(samples, " samples", texts.empty() || texts == concat(samples, " texts") ? "" : concat(": ", texts));
 }
 
@@ -70,7 +70,7 @@ void print_data(const TrainingResources& r, const Progress::Run& run) {
   if (const std::string keys = r.data.training.dataset->unread_keys(); !keys.empty())
     std::printf("note: keys of the records that are not read: %s\n", keys.c_str());
   if (r.data.surveyed())
-    std::printf("texts      %s; %s\n", survey_text(loading_settings(config), *r.data.training.texts).c_str(),
+    std::printf("texts      %s; %s\n", survey_text(config, *r.data.training.texts).c_str(),
                 text_shapes_text(r.plan.memory.text_shapes).c_str());
   if (r.data.validates()) std::printf("validation %s\n", validation_text(config, r.data).c_str());
 }

@@ -11,11 +11,13 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
+#include "config/config_facts.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
 #include "plan/training_plan.h"
 #include "train/observers/run_trace.h"
 #include "train/start/ended_run.h"
+#include "train/start/resumed_run.h"
 #include "train/start/start_parts.h"
 #include "tune/step_timer.h"
 #include "weights/adapter_files.h"
@@ -216,13 +218,13 @@ void TrainingStart::Parts::open_model() {
   r_.plan.model = facts_.model->make(config_);
   check_saved_parts(config_);
   // Checked early, because reading the model takes long.
-  if (!r_.run.resume) check_adapters(adapter_files(config_), r_.model().units());
+  if (!r_.run.resume) check_adapters({config_.model, config_.adapter, config_}, r_.model().units());
 }
 
 void TrainingStart::Parts::open_data() {
   r_.data = open_run_data(config_, r_.model().inputs(), world_.size(),
                           std::max(config_.data.num_workers, cores_of_a_rank(world_)));
-  r_.prompts = open_validation_prompts(config_, r_.model().inputs(), r_.data);
+  r_.prompts = open_validation_prompts(config_, config_.evaluate.samples, r_.model().inputs(), r_.data);
   facts_.texts = std::make_shared<PlannedTexts>(config_, r_.model().inputs(), r_.data, r_.prompts.get(), chooses());
 }
 
@@ -238,7 +240,7 @@ void TrainingStart::Parts::make_backend() {
   BLIPFT_USER_CHECK(config_.train.matmul != MatmulType::fp8 || backend.ops->has_fp8(), place_of(config_, "train.matmul"),
                     ": train.matmul: found fp8, but ", backend.device->name(),
                     " has no products in fp8: GPUs of compute capability 8.9 and later (L40S, H100, H200) have; remove it");
-  r_.backend.optimizer = make_optimizer(config_.train);
+  r_.backend.optimizer = make_optimizer(config_.train, config_.steps.seed);
   backend.context_bytes = std::max<int64_t>(0, backend.monitor->process_bytes());
 }
 
@@ -279,7 +281,7 @@ void TrainingStart::Parts::start_loaders() {
   const RunData& data = r_.data;
   Device& device = *r_.backend.device;
   const int64_t first_step = r_.run.first_step;
-  const LoadingSettings settings = loading_settings(config_);
+  const LoadingSettings settings = config_;
   r_.loaders.training = make_data_loader(settings, world_.rank(), world_.size(), r_.model().inputs(), data.text_shapes,
                                          data.tokenizer, data.training, device, first_step, data.instructions);
   BLIPFT_USER_CHECK(first_step <= r_.total_steps(), r_.run.resume->folder, ": the checkpoint was written after ", first_step,
@@ -313,7 +315,7 @@ void TrainingStart::Parts::connect() {
 void TrainingStart::Parts::commit_memory() {
   r_.arena = std::make_unique<Arena>(*r_.backend.device, *r_.plan.memory.arena);
   r_.engine = make_engine(r_.plan.memory,
-                          {.settings = engine_settings(config_),
+                          {.settings = config_,
                            .model = r_.plan.model.get(),
                            .device = r_.backend.device.get(),
                            .ops = r_.backend.ops.get(),
@@ -330,7 +332,7 @@ void TrainingStart::Parts::commit_memory() {
 }
 
 void TrainingStart::Parts::expose_memory_to_peers() {
-  expose_memory(peer_memory(config_), *r_.backend.groups, *r_.arena, r_.engine->store);
+  expose_memory(config_.parallel, *r_.backend.groups, *r_.arena, r_.engine->store);
 }
 
 void TrainingStart::Parts::make_answers() {
@@ -381,14 +383,14 @@ void TrainingStart::Parts::init_values(bool random) {
   const int64_t bytes = r_.engine->program->warm_up_bytes();
   first_gathers_ = scratch.part(scratch.numel() - bytes, {bytes});
   context_->scratch = scratch.part(0, {scratch.numel() - bytes});
-  init_weights(*context_, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
+  init_weights(*context_, static_cast<uint64_t>(config_.steps.seed), random ? Filled::all : Filled::fresh);
 }
 
 // Restores trained weights from a checkpoint of this run, or from adapters of another run.
 void TrainingStart::Parts::restore() {
   const ResumePoint* resume = r_.run.resume.get();
   if (resume) restore_state(*context_, resume->index, resume->folder, 4);
-  else r_.sources.adapters = load_adapters(*context_, adapter_files(config_));
+  else r_.sources.adapters = load_adapters(*context_, {config_.model, config_.adapter, config_});
 }
 
 void TrainingStart::Parts::read_weights() {

@@ -1,6 +1,6 @@
 // --export: makes a model folder from a checkpoint on the CPU. Trained weights come from the checkpoint, frozen weights
 // from the model folder of the run.
-#include "checkpoint/export_model.h"
+#include "export/export_model.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 #include "agreement/folder_lock.h"
 #include "agreement/run_id.h"
-#include "blipft/text.h"
+#include "blipft/config.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/saving.h"
@@ -29,9 +29,10 @@ Config export_config(const io::StateIndex& index, const std::string& folder,
                      const std::vector<std::string>& overrides) {
   Config config = config_from_values(index.config, folder + "/checkpoint.json", overrides);
   TrainSection plain;
-  plain.precision = config.train.precision, plain.seed = config.train.seed;
+  plain.precision = config.train.precision;
   plain.optim = "sgd";
   config.train = plain;
+  config.steps = {.seed = config.steps.seed};
   config.parallel = {};
   config.parallel.strategy = StrategyKind::single;
   config.output.save_model = true;
@@ -43,8 +44,8 @@ Config export_config(const io::StateIndex& index, const std::string& folder,
 // The objects that hold the weights of one rank on the CPU, without a step program.
 struct Holder {
   explicit Holder(const Config& of)
-      : config(of), model(make_model(config)), optimizer(make_optimizer(config.train)),
-        policy(make_storage_policy(storage_settings(config))),
+      : config(of), model(make_model(config)), optimizer(make_optimizer(config.train, config.steps.seed)),
+        policy(make_storage_policy(config)),
         store({.device = device.get(), .ops = ops.get(), .arena = &arena, .units = model->units(),
                .types = precision_types(config), .optimizer = optimizer.get(), .policy = policy.get(),
                .used_once = true}),
@@ -116,7 +117,7 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   const WeightContext context = holder.context();
   const bool random = config.model.init == InitialWeights::random;
   std::shared_ptr<const SafetensorsReader> checkpoint;
-  init_weights(context, static_cast<uint64_t>(config.train.seed), random ? Filled::all : Filled::fresh);
+  init_weights(context, static_cast<uint64_t>(config.steps.seed), random ? Filled::all : Filled::fresh);
   if (!random) {
     checkpoint = std::make_shared<const SafetensorsReader>(config.model.path);
     check_weights(context.units, *checkpoint);
@@ -128,7 +129,7 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
     const std::string target = config.output.path + "/" + settings.folder();
     const std::string saved = save_weights(context, world, {
         .directory = target, .source = config.model.path, .settings = settings, .checkpoint = checkpoint.get(),
-        .adapter_config = adapter_config(adapter_files(config), context.units), .chat_template = chosen_chat_template(config),
+        .adapter_config = adapter_config({config.model, config.adapter, config}, context.units), .chat_template = chosen_chat_template(config.data),
         .origin = {run_id_of(index.run), index.step}});
     std::printf("model      %s (after %lld steps)\n", saved.c_str(), static_cast<long long>(index.step));
   }

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "blipft/error.h"
-#include "evaluate/run_metrics.h"
+#include "generate/run_metrics.h"
 
 using namespace blipft;
 

@@ -1,5 +1,5 @@
 // Nearest: edit distance between names, and the nearest of a list.
-#include "config/nearest.h"
+#include "base/nearest.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,5 +1,5 @@
 // The metrics of a run file; see run_metrics.h.
-#include "evaluate/run_metrics.h"
+#include "generate/run_metrics.h"
 
 #include <algorithm>
 

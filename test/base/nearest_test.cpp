@@ -1,7 +1,7 @@
 // Names that are near to a wrong one.
 #include <doctest/doctest.h>
 
-#include "config/nearest.h"
+#include "base/nearest.h"
 
 using namespace blipft;
 
