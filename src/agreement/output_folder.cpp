@@ -279,9 +279,13 @@ std::function<void()> OutputFolder::release() const {
   return [held = held_] { held.release(); };
 }
 
+// Several ranks may do this at once, and one that has ended takes the run with it. So the lock goes last: as long as it is
+// there, each rank removes all that is left.
 void OutputFolder::Held::release() const {
-  std::error_code ignored;
-  if (!trial.empty() && !locks.empty() && locks.front().is_held()) fs::remove_all(trial, ignored);
+  std::error_code error;
+  if (!trial.empty() && !locks.empty() && locks.front().is_held())
+    for (fs::directory_iterator item(trial, error), end; !error && item != end; item.increment(error))
+      if (std::error_code ignored; item->path().filename() != FolderLock::kName) fs::remove_all(item->path(), ignored);
   for (const FolderLock& lock : locks) lock.remove();
   for (const std::string& folder : made) ::rmdir(folder.c_str());  // one that is not empty stays
 }

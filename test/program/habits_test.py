@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -20,7 +21,56 @@ except ImportError as missing:
     print(f"SKIPPED habits_test ({missing})")
     sys.exit(0)
 from program_runs import DEVICE, PROGRAM, ROOT, Space, environment, mpirun, ranks_up_to, read_table, run, start  # noqa: E402
-from script_tests import check, run_tests, test  # noqa: E402
+from script_tests import Skip, check, run_tests, test  # noqa: E402
+
+
+# Rank 0 stops once it has removed the lock of output.path; the others wait for that before they look at the lock again.
+SLOW_FIRST_RANK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int is_first_rank(void) {
+  const char* const rank = getenv("OMPI_COMM_WORLD_RANK");
+  return rank && strcmp(rank, "0") == 0;
+}
+
+static int is_lock(const char* path) {
+  const char* const end = strrchr(path, '/');
+  return strcmp(end ? end + 1 : path, "run.lock") == 0 && !strstr(path, "/checkpoints/");
+}
+
+int unlink(const char* path) {
+  const int result = ((int (*)(const char*))dlsym(RTLD_NEXT, "unlink"))(path);
+  if (is_first_rank() && is_lock(path)) sleep(20);
+  return result;
+}
+
+int unlinkat(int folder, const char* name, int flags) {
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+  if (readlink(link, path, sizeof path - 1) < 0) path[0] = 0;
+  const int result = ((int (*)(int, const char*, int))dlsym(RTLD_NEXT, "unlinkat"))(folder, name, flags);
+  if (is_first_rank() && is_lock(name) && !strstr(path, "/checkpoints")) sleep(20);
+  return result;
+}
+
+int open(const char* path, int flags, ...) {
+  static int looks = 0;
+  va_list arguments;
+  va_start(arguments, flags);
+  const int mode = flags & O_CREAT ? va_arg(arguments, int) : 0;
+  va_end(arguments);
+  if (!is_first_rank() && is_lock(path) && looks++ > 0)
+    for (int i = 0; i < 500 && access(path, F_OK) == 0; ++i) usleep(10000);
+  return ((int (*)(const char*, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+}
+"""
 
 
 def everything_in(folder):
@@ -72,6 +122,24 @@ def a_trial_that_fails_takes_its_folder_away(space):
             result = start(space, ranks, "--smoke", f"output.path={home}/run", *options)
             check(result.status != 0 and "smoke      " not in result.out, options, result)
             check(os.listdir(home) == [], options, os.listdir(home), result)
+
+
+@test
+def a_trial_takes_its_folder_away_if_another_rank_ends_the_run(space):
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if not compiler or ranks_up_to(2) < 2:
+        raise Skip("no C compiler, or no second rank")
+    source, library, home = space.new("slow.c"), space.new("slow.so"), space.new("home")
+    home.mkdir()
+    source.write_text(SLOW_FIRST_RANK)
+    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", source, "-o", library, "-ldl"], check=True)
+    broken = space.copy(space.data)
+    for picture in list(broken.rglob("*.png")) + list(broken.rglob("*.jpg")):
+        picture.write_bytes(b"no picture")
+    result = start(space, 2, "--smoke", f"output.path={home}/run", f"data.path={broken}",
+                   before=["env", f"LD_PRELOAD={library}"])
+    check(result.status != 0 and "smoke      " not in result.out, result)
+    check(os.listdir(home) == [], os.listdir(home), result)
 
 
 @test
