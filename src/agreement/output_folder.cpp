@@ -43,12 +43,6 @@ std::string names_text(const std::vector<std::string>& names) {
   return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " more") : text;
 }
 
-std::vector<std::string> saved_folders(const RunSettings& config) {
-  std::vector<std::string> folders;
-  for (const std::string& name : saved_folder_names(config)) folders.push_back(in(config.output.path, name));
-  return folders;
-}
-
 // Rank 0's texts, which have no NUL, on all ranks.
 std::vector<std::string> texts_of_first_rank(const World& world, const std::vector<std::string>& texts) {
   std::string joined;
@@ -72,7 +66,7 @@ std::vector<std::string> saved_names(const std::string& folder) {
 std::vector<std::string> removed_models(const RunSettings& config) {
   std::vector<std::string> folders;
   if (!config.output.overwrite) return folders;
-  const std::vector<std::string> replaced = saved_folders(config);
+  const std::vector<std::string> replaced = output_names(config).saved;
   for (const std::string& name : saved_names(config.output.path))
     if (const std::string folder = in(config.output.path, name);
         std::find(replaced.begin(), replaced.end(), folder) == replaced.end() && io::saved_model(folder).own)
@@ -126,10 +120,13 @@ std::vector<std::string> results_in(const std::string& folder) {
   return names;
 }
 
-std::vector<std::string> saved_folder_names(const RunSettings& config) {
-  if (!config.output.save_model) return {};
-  if (config.adapter.kind == AdapterKind::none) return {"model"};
-  return config.output.save_merged ? std::vector<std::string>{"adapter", "model"} : std::vector<std::string>{"adapter"};
+OutputNames output_names(const RunSettings& config) {
+  const OutputSection& output = config.output;
+  const bool adapters = config.adapter.kind != AdapterKind::none;
+  OutputNames names{output.path, checkpoints_folder(config), {}};
+  if (output.save_model && adapters) names.saved.push_back(in(output.path, "adapter"));
+  if (output.save_model && (!adapters || output.save_merged)) names.saved.push_back(in(output.path, "model"));
+  return names;
 }
 
 std::vector<std::string> checkpoints_in(const std::string& folder) {
@@ -170,7 +167,7 @@ void check_results(const RunSettings& config, bool resumed) {
   BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
                     ": output.path: ", path, " holds another run's results (", names_text(found), "); ",
                     how_to_go_on(config), "choose another output.path, or replace them with output.overwrite=true");
-  for (const std::string& folder : saved_folders(config)) {
+  for (const std::string& folder : output_names(config).saved) {
     if (!resumed) io::check_saving(folder);  // a resumed run saves beside what is in its way
     BLIPFT_USER_CHECK(resumed || ::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
                       ": is to be replaced by the saved model, but you may not write to it: ", io::errno_text());
@@ -198,7 +195,7 @@ void check_checkpoints(const RunSettings& config, const std::string& resumed) {
 
 void check_sources(const RunSettings& config, bool resumed) {
   std::vector<std::string> replaced;
-  for (const std::string& folder : saved_folders(config))
+  for (const std::string& folder : output_names(config).saved)
     for (const char* end : {"", ".partial", ".old"}) replaced.push_back(folder + end);
   if (!resumed)
     for (const std::string& folder : removed_models(config)) replaced.push_back(folder);
@@ -398,7 +395,7 @@ std::vector<FileToWrite> OutputFolder::reclaimed() const {
   const bool all = replaces_ && config_.output.overwrite && !is_link(folder);
   for (const io::NamedCheckpoint& one : io::named_checkpoints(folder))
     if (all || !one.is_whole()) goes.push_back({"", one.bytes, folder});
-  for (const std::string& model : saved_folders(config_))
+  for (const std::string& model : output_names(config_).saved)
     goes.push_back({"", io::saved_model(model + ".partial").bytes, model});
   return goes;
 }

@@ -16,8 +16,13 @@ namespace blipft {
 std::vector<std::string> results_in(const std::string& folder);
 /// Names of the whole checkpoints of this program in `folder`.
 std::vector<std::string> checkpoints_in(const std::string& folder);
-/// Names of the folders that the run saves into, in this order.
-std::vector<std::string> saved_folder_names(const RunSettings& config);
+/// The names of what a run writes.
+struct OutputNames {
+  std::string folder;                      ///< output.path, with traces and record files
+  std::string checkpoints;                 ///< the folder of checkpoints
+  std::vector<std::string> saved;          ///< folders of the saved adapter and model, in the order in which they are saved
+};
+OutputNames output_names(const RunSettings& config);
 /// Returns true if `folder` holds a whole checkpoint, from which a run could resume. A damaged one counts too.
 bool has_whole_checkpoint(const std::string& folder);
 /// Returns the folder of checkpoints if it is not output.path/checkpoints, else "".

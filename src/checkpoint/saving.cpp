@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "agreement/output_folder.h"
 #include "blipft/family.h"
 #include "blipft/model.h"
 #include "checkpoint/saved_config.h"
@@ -386,6 +387,7 @@ std::vector<FileToWrite> files_to_save(const RunSettings& config, const Units& u
   std::vector<FileToWrite> files;
   if (!config.output.save_model) return files;
   std::unique_ptr<SafetensorsReader> checkpoint;
+  const std::vector<std::string> folders = output_names(config).saved;
   for (const SaveSettings& settings : SaveSettings::of(config)) {
     // If the checkpoint cannot be read, loading reports the error.
     if (settings.pretrained && !checkpoint) {
@@ -394,8 +396,9 @@ std::vector<FileToWrite> files_to_save(const RunSettings& config, const Units& u
       } catch (const UserError&) {
       }
     }
-    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get(), config.model.path),
-                     (std::filesystem::path(config.output.path) / settings.folder()).string()});
+    const std::string& folder = folders[files.size()];
+    files.push_back({std::filesystem::path(folder).filename().string(),
+                     saved_bytes(units, store, settings, checkpoint.get(), config.model.path), folder});
   }
   return files;
 }

@@ -23,8 +23,7 @@ struct SaveSettings {
   std::optional<DType> frozen;
   bool pretrained = true;                  ///< true if weights come from a checkpoint, except fresh ones
   float adapter_scale = 1;                 ///< scale of merged adapters
-  std::string folder() const { return what == What::adapters ? "adapter" : "model"; }  ///< under output.path
-  /// Returns what a run with output.save_model saves, in order.
+  /// Returns what a run with output.save_model saves, in the order of OutputNames::saved.
   static std::vector<SaveSettings> of(const RunSettings& config);
 };
 

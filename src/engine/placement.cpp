@@ -146,9 +146,13 @@ GroupSizes group_sizes(const EngineSettings& config, int64_t ranks, int64_t node
   return {shard, ranks / shard};
 }
 
+int64_t planned_node_ranks(int64_t ranks, int64_t node_ranks) {
+  return node_ranks > 0 ? node_ranks : std::min<int64_t>(ranks, cuda_device_count());
+}
+
 GroupSizes planned_groups(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {
   const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
-  if (node_ranks == 0) node_ranks = std::min<int64_t>(world, cuda_device_count());
+  node_ranks = planned_node_ranks(world, node_ranks);
   BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != ShardGroup::node, place_of(config, "parallel.shard_ranks"),
                     ": parallel.shard_ranks: is node, and no GPU is here that would tell how many ranks a machine has; "
                     "add --node-ranks N");

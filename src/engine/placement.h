@@ -36,8 +36,9 @@ int64_t ranks_of_each_machine(const World& world);
 int64_t shard_group_size(const EngineSettings& config, int64_t ranks, int64_t node_ranks);
 /// `node_ranks`: as ranks_of_each_machine().
 GroupSizes group_sizes(const EngineSettings& config, int64_t ranks, int64_t node_ranks);
-/// Returns the groups of a plan for `ranks` ranks (0: parallel.devices). `node_ranks` 0: as many as this machine has
-/// GPUs.
+/// Returns the ranks of each machine in a plan; `node_ranks` 0: as many as this machine has GPUs.
+int64_t planned_node_ranks(int64_t ranks, int64_t node_ranks);
+/// Returns the groups of a plan for `ranks` ranks (0: parallel.devices). `node_ranks`: as planned_node_ranks().
 GroupSizes planned_groups(const EngineSettings& config, int64_t ranks, int64_t node_ranks);
 std::unique_ptr<CommGroups> make_groups(const EngineSettings& config, const World& world, const GroupSizes& sizes,
                                         Device& device);

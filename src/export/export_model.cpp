@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "agreement/folder_lock.h"
+#include "agreement/output_folder.h"
 #include "agreement/run_id.h"
 #include "blipft/config.h"
 #include "checkpoint/content_check.h"
@@ -107,8 +108,8 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   std::filesystem::create_directories(config.output.path, error);
   BLIPFT_USER_CHECK(!error, "output.path: cannot create the folder ", config.output.path, ": ", error.message());
   const ScopedFolderLock lock(config.output.path);
-  for (const SaveSettings& settings : SaveSettings::of(config)) {
-    const std::string target = config.output.path + "/" + settings.folder();
+  const std::vector<std::string> targets = output_names(config).saved;
+  for (const std::string& target : targets) {
     if (const std::string done = io::restore_saved(target); !done.empty()) std::fprintf(stderr, "note: %s\n", done.c_str());
     BLIPFT_USER_CHECK(config.output.overwrite || !std::filesystem::exists(target), "output.path: ", target,
                       " is there already; choose another output.path, or replace it with output.overwrite=true");
@@ -125,10 +126,10 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
     check_frozen(config, {folder, index}, frozen_of(context), checkpoint);
   }
   restore_state(context, index, folder, 4);
-  for (const SaveSettings& settings : SaveSettings::of(config)) {
-    const std::string target = config.output.path + "/" + settings.folder();
+  const std::vector<SaveSettings> all = SaveSettings::of(config);
+  for (size_t i = 0; i < all.size(); ++i) {
     const std::string saved = save_weights(context, world, {
-        .directory = target, .source = config.model.path, .settings = settings, .checkpoint = checkpoint.get(),
+        .directory = targets[i], .source = config.model.path, .settings = all[i], .checkpoint = checkpoint.get(),
         .adapter_config = adapter_config({config.model, config.adapter, config}, context.units), .chat_template = chosen_chat_template(config.data),
         .origin = {run_id_of(index.run), index.step}});
     std::printf("model      %s (after %lld steps)\n", saved.c_str(), static_cast<long long>(index.step));

@@ -9,11 +9,10 @@
 #include "checkpoint/resume.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "plan/batch_choice.h"
 #include "plan/fit/step_time.h"
-#include "plan/memory_plan.h"
 #include "plan/planned_gpu.h"
 #include "plan/planned_texts.h"
+#include "plan/training_plan.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {
@@ -55,24 +54,26 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   BLIPFT_USER_CHECK(config.train.matmul != MatmulType::fp8 || planned.rates.fp8 > 0, place_of(config, "train.matmul"),
                     ": train.matmul: found fp8, but a ", planned.rates.name,
                     " has no products in fp8: GPUs of compute capability 8.9 and later have; remove it");
-  const RunModel models(config);
-  std::unique_ptr<Model> model = models.make(config);
-  check_adapters({config.model, config.adapter, config}, model->units());
-  const PlannedTexts texts(config, model->inputs(), world.all());
-  if (chooses) {
-    config = print_choice(FitSearch(asked, node_ranks, gpu, texts, models, planned.rates), world.all(), gpu);
-    model = models.make(config);
-  }
+  TrainingFacts facts{.ranks = world.all(), .node_ranks = planned_node_ranks(world.all(), node_ranks), .free_bytes = gpu,
+                      .model = std::make_shared<const RunModel>(config)};
+  const std::unique_ptr<Model> model_of_file = facts.model->make(config);
+  check_adapters({config.model, config.adapter, config}, model_of_file->units());
+  facts.texts = std::make_shared<const PlannedTexts>(config, model_of_file->inputs(), world.all());
+  const PlannedTexts& texts = *facts.texts;
+  if (chooses) config = print_choice(FitSearch(asked, node_ranks, gpu, texts, *facts.model, planned.rates), world.all(), gpu);
   const auto shapes_of = [&](const Config& other) { return texts.shapes(other, world.all()); };
-  const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config), nullptr, texts.evaluation());
-  std::printf("%s\n%s\n%s%s", model->description().c_str(), parameter_groups_text(*model).c_str(), texts.text().c_str(),
+  facts.shapes = shapes_of(config);
+  const TrainingPlan run = plan_training(config, facts);
+  const MemoryPlan& plan = run.memory;
+  Model& model = *run.model;
+  std::printf("%s\n%s\n%s%s", model.description().c_str(), parameter_groups_text(model).c_str(), texts.text().c_str(),
               plan_table(plan).c_str());
-  for (const std::string& text : {decoding_text(plan), fp8_text(plan, *model)})
+  for (const std::string& text : {decoding_text(plan), fp8_text(plan, model)})
     if (!text.empty()) std::printf("%s\n", text.c_str());
   const int64_t outside = bytes_outside_of_arena(config, world, plan.arena->planned_takes());
   const int64_t total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside).c_str());
-  const std::string checkpoints = checkpoints_text(config, model->units(), plan.engine->store, world.all(),
+  const std::string checkpoints = checkpoints_text(config, model.units(), plan.engine->store, world.all(),
                                                    node_ranks > 0 ? node_ranks : world.all());
   if (!checkpoints.empty()) std::printf("%s\n", checkpoints.c_str());
   std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
@@ -82,20 +83,21 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   else
     std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
   const StepTime time =
-      estimate_step_time(config, *model, world, plan.sharded.hold, texts.mean(config, world.all()), planned.rates);
+      estimate_step_time(config, model, world, plan.sharded.hold, texts.mean(config, world.all()), planned.rates);
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());
   const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: unknown
   const int64_t most = samples > 0 ? std::min(samples, kMaxSamplesAtOnce) : kMaxSamplesAtOnce;
-  const int64_t largest = largest_batch(config, *model, world, gpu, shapes_of, most, texts.evaluation());
+  const int64_t largest = largest_batch(config, model, world, gpu, shapes_of, most, texts.evaluation());
   if (largest > 0)
     std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),
                 largest == samples ? ", all samples of an epoch" : "");
   else
     std::printf("no train.batch_size fits, not even 1\n");
   if (!wants_cuda(config) && cuts_parameters(plan.strategy)) {  // only these plans depend on the GPU's size
-    const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes, nullptr, texts.evaluation());
+    facts.free_bytes = 0;
+    const TrainingPlan here = plan_training(config, facts);
     std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
-                memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());
+                memory_text(here.memory.arena->total_bytes()).c_str(), strategy_text(here.memory).c_str());
   }
   return total <= gpu;
 }

@@ -29,6 +29,7 @@ TrainingPlan plan_training(const Config& asked, const TrainingFacts& facts, cons
     ChosenSettings::of(plan.choice.config).apply(plan.config);
     shapes = facts.texts->shapes(plan.config, facts.ranks);
   }
+  plan.outputs = output_names(plan.config);
   plan.groups = group_sizes(plan.config, facts.ranks, facts.node_ranks);
   plan.model = facts.model->make(plan.config);
   plan.memory = plan_memory(plan.config, *plan.model, plan.groups, facts.free_bytes, std::move(shapes), nullptr,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/output_folder.h"
 #include "engine/settings.h"
 #include "plan/batch_choice.h"
 #include "plan/memory_plan.h"
@@ -35,6 +36,7 @@ struct TrainingFacts {
 struct TrainingPlan {
   Config config;                           ///< resolved: no setting is open
   GroupSizes groups{1};
+  OutputNames outputs;
   BatchChoice choice;                      ///< of train.batch_size: auto
   std::vector<TimedStep> candidates;       ///< must be timed before the plan is complete; empty: it is complete
   std::unique_ptr<Model> model;

@@ -43,7 +43,7 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
   const int64_t steps = config.output.save_best ? load_best_weights(r, results) : results.end.steps;
   SavedFolders saved;
   for (const SaveSettings& settings : SaveSettings::of(config)) {
-    const std::string wanted = config.output.path + "/" + settings.folder();
+    const std::string& wanted = r.plan.outputs.saved[saved.size()];
     const std::string folder = r.world.from_rank(0, r.first_rank() ? io::free_saved_name(wanted) : "");
     saved.push_back(save_weights(r.weight_context(), r.world,
                                  {.directory = folder,

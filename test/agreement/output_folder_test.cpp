@@ -112,9 +112,10 @@ TEST_CASE("what the saved model would replace must be an older one, whether or n
   config.adapter.kind = AdapterKind::lora;            // saves adapter/ alone
   for (const bool merged : {true, false}) {
     config.output.save_merged = merged;
-    std::vector<std::string> names;
-    for (const SaveSettings& settings : SaveSettings::of(config)) names.push_back(settings.folder());
-    CHECK(names == saved_folder_names(config));
+    const OutputNames names = output_names(config);
+    CHECK(names.saved.size() == SaveSettings::of(config).size());
+    CHECK(names.saved.front() == folder / "run/adapter");
+    CHECK((names.saved.back() == folder / "run/model") == merged);
   }
   CHECK(results_message(config) == "");
   folder.write("run/adapter", "a file");

@@ -1,6 +1,7 @@
 // LoRA against PEFT, on tiny models whose golden files tools/blipft_golden/lora.py computed in float64: adapters that PEFT
 // saved are loaded, loss, gradients and five AdamW steps compared, saved again and merged. On the CPU, and on the GPU
 // where there is one.
+#include "agreement/output_folder.h"
 #include "checkpoint/saving.h"
 #include "models/model_golden.h"
 #include "strategies/strategy_harness.h"
@@ -60,14 +61,16 @@ void check_saved(const std::string& name, DeviceKind kind) {
   CAPTURE(name);
   const Golden golden(name);
   Config config = lora_config(golden, Precision::f32_true, "packed");
+  const TemporaryDirectory folder;
+  config.output.path = folder.path.string();
   config.output.save_model = config.output.save_merged = true;
   Trainer trainer(golden, config, kind);
   const WeightContext context{trainer.model->units(), &trainer.engine->store, trainer.engine->strategy.get(),
                               trainer.device.get(), trainer.ops.get(), trainer.arena->scratch()};
-  const TemporaryDirectory folder;
   const SafetensorsReader base(golden.directory);
-  for (const SaveSettings& settings : SaveSettings::of(config))
-    save_weights(context, mpi_world(), {folder / settings.folder(), golden.directory, settings, &base,
+  const std::vector<std::string> folders = output_names(config).saved;
+  for (size_t i = 0; i < folders.size(); ++i)
+    save_weights(context, mpi_world(), {folders[i], golden.directory, SaveSettings::of(config)[i], &base,
                                         adapter_config({config.model, config.adapter, config}, trainer.model->units())});
   const SafetensorsReader saved(folder / "adapter", "adapter_model"), peft(golden.directory + "/adapter", "adapter_model");
   const SafetensorsReader merged(folder / "model");
@@ -172,16 +175,18 @@ TEST_SUITE("mpi lora") {
       Config config = lora_config(golden, Precision::f32_true, "packed");
       config.adapter.path.clear();
       config.adapter.targets = {"k", "head"};
+      const TemporaryDirectory folder;
+      config.output.path = folder.path.string();
       config.output.save_model = config.output.save_merged = true;
       Trainer trainer(golden, config, DeviceKind::cpu);
       const WeightContext context{trainer.model->units(), &trainer.engine->store, trainer.engine->strategy.get(),
                                   trainer.device.get(), trainer.ops.get(), trainer.arena->scratch()};
       init_weights(context, 7, Filled::fresh);
       const double before = trainer.step(1e-2).loss;
-      const TemporaryDirectory folder;
       const SafetensorsReader base(golden.directory);
-      for (const SaveSettings& settings : SaveSettings::of(config))
-        save_weights(context, mpi_world(), {folder / settings.folder(), golden.directory, settings, &base,
+      const std::vector<std::string> folders = output_names(config).saved;
+      for (size_t i = 0; i < folders.size(); ++i)
+        save_weights(context, mpi_world(), {folders[i], golden.directory, SaveSettings::of(config)[i], &base,
                                             adapter_config({config.model, config.adapter, config}, trainer.model->units())});
       const double adapted = trainer.step(0).loss;
       CHECK(adapted < before - 1e-4);        // else nothing was merged

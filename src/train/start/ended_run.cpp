@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "agreement/output_folder.h"
 #include "agreement/record_files.h"
 #include "blipft/config_rules.h"
 #include "blipft/error.h"
@@ -59,10 +60,9 @@ bool is_as_requested(const Config& asked, const Config& then, int64_t ranks) {
 
 // Returns true if each model that the run saves exists, as model/ or with a number (model-2/).
 bool is_saved(const Config& config, const std::string& run_id) {
-  if (!config.output.save_model) return true;
-  const std::vector<SaveSettings> all = SaveSettings::of(config);
-  return std::all_of(all.begin(), all.end(), [&](const SaveSettings& settings) {
-    const std::vector<std::string> names = io::saved_names(config.output.path, settings.folder());
+  const std::vector<std::string> all = output_names(config).saved;
+  return std::all_of(all.begin(), all.end(), [&](const std::string& saved) {
+    const std::vector<std::string> names = io::saved_names(config.output.path, std::filesystem::path(saved).filename().string());
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       const io::SavedModel model = io::saved_model(config.output.path + "/" + name);
       return model.whole && model.marker.run_id == run_id;

@@ -85,7 +85,7 @@ void print_checkpoints(const TrainingResources& r) {
   if (!config.output.save_model && !writes_checkpoints(config) && config.smoke_steps == 0)
     std::printf("warning: the trained weights will be discarded: output.save_model is false and no checkpoints are enabled\n");
   if (!run.resume && config.checkpoint.resume == ResumeMode::automatic)
-    std::printf("begins     at the first step: %s has no checkpoint\n", checkpoints_folder(config).c_str());
+    std::printf("begins     at the first step: %s has no checkpoint\n", r.plan.outputs.checkpoints.c_str());
   if (!run.resume) return;
   const std::string changes = what_may_change_bits(*run.resume, r.facts());
   std::printf("resume     after %lld steps, from %s%s%s\n", static_cast<long long>(run.first_step), run.resume->folder.c_str(),

@@ -271,6 +271,7 @@ void TrainingStart::Parts::settle_choice() {
 // The config object stays in place, because threads read it; its values do not change.
 void TrainingStart::Parts::take_plan() {
   r_.plan.groups = plan_.groups;
+  r_.plan.outputs = std::move(plan_.outputs);
   r_.plan.choice = std::move(plan_.choice);
   r_.plan.memory = std::move(plan_.memory);
   r_.plan.model = std::move(plan_.model);
