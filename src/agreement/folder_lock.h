@@ -43,19 +43,6 @@ class FolderLock {
   std::string path_, text_;
 };
 
-/// A lock that lasts as long as this object.
-class ScopedFolderLock {
- public:
-  explicit ScopedFolderLock(const std::string& folder, double wait_seconds = FolderLock::kWaitSeconds)
-      : lock_(FolderLock::take(folder, wait_seconds)) {}
-  ~ScopedFolderLock() { lock_.remove(); }
-  ScopedFolderLock(const ScopedFolderLock&) = delete;
-  ScopedFolderLock& operator=(const ScopedFolderLock&) = delete;
-
- private:
-  FolderLock lock_;
-};
-
 /// The contents of a lock file, one "key: value" per line. Members are the texts of the values, "" for a missing key.
 struct LockOwner {
   std::string host, boot, pid_namespace, pid, process_start, launcher, launcher_start, job, job_restarts, started;

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "agreement/folder_lock.h"
 #include "agreement/output_folder.h"
 #include "agreement/run_id.h"
 #include "blipft/config.h"
@@ -16,7 +15,6 @@
 #include "checkpoint/training_state.h"
 #include "engine/settings.h"
 #include "engine/storage_policy.h"
-#include "io/saved_model.h"
 #include "io/state_files.h"
 #include "liveness/launch_watch.h"
 #include "weights/adapter_files.h"
@@ -35,6 +33,7 @@ Config export_config(const io::StateIndex& index, const std::string& folder,
   config.train = plain;
   config.steps = {.seed = config.steps.seed};
   config.parallel = {};
+  config.checkpoint = {};                  // the run that wrote them may still have their folder
   config.parallel.strategy = StrategyKind::single;
   config.output.save_model = true;
   const auto says_overwrite = [](const std::string& text) { return text.rfind("output.overwrite=", 0) == 0; };
@@ -104,16 +103,11 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   const io::StateIndex index = io::read_index(folder);
   if (folder != asked) std::printf("checkpoint %s, after %lld steps\n", folder.c_str(), static_cast<long long>(index.step));
   const Config config = export_config(index, folder, overrides);
-  std::error_code error;
-  std::filesystem::create_directories(config.output.path, error);
-  BLIPFT_USER_CHECK(!error, "output.path: cannot create the folder ", config.output.path, ": ", error.message());
-  const ScopedFolderLock lock(config.output.path);
+  const OutputFolder output(config, world);
   const std::vector<std::string> targets = output_names(config).saved;
-  for (const std::string& target : targets) {
-    if (const std::string done = io::restore_saved(target); !done.empty()) std::fprintf(stderr, "note: %s\n", done.c_str());
+  for (const std::string& target : targets)
     BLIPFT_USER_CHECK(config.output.overwrite || !std::filesystem::exists(target), "output.path: ", target,
                       " is there already; choose another output.path, or replace it with output.overwrite=true");
-  }
   Holder holder(config);
   const WeightContext context = holder.context();
   const bool random = config.model.init == InitialWeights::random;

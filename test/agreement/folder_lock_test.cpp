@@ -21,6 +21,19 @@ using namespace blipft::testing;
 
 namespace {
 
+// A lock that lasts as long as this object.
+class ScopedFolderLock {
+ public:
+  explicit ScopedFolderLock(const std::string& folder, double wait_seconds = FolderLock::kWaitSeconds)
+      : lock_(FolderLock::take(folder, wait_seconds)) {}
+  ~ScopedFolderLock() { lock_.remove(); }
+  ScopedFolderLock(const ScopedFolderLock&) = delete;
+  ScopedFolderLock& operator=(const ScopedFolderLock&) = delete;
+
+ private:
+  FolderLock lock_;
+};
+
 std::string refusal(const TemporaryDirectory& folder) {
   return message_of([&] { ScopedFolderLock lock(folder.path.string()); });
 }
