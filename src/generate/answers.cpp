@@ -223,7 +223,7 @@ class AnswerRun {
     const int64_t left_out = set_->prompt_set().left_out_of_all(world_);
     world_.run_agreeing_on_errors([&] { files_->check_partial(); });
     const std::vector<TextResult> results = answers_->gather();
-    const std::vector<std::string> thumbnails = world_.gather_texts(thumbnails_->lines());
+    const std::vector<std::string> thumbnails = world_.gather_texts(thumbnails_->bytes());
     const std::vector<ScoredLoss> losses = gather_records(world_, losses_);
     world_.run_agreeing_on_errors([&] {
       if (!first()) return;
@@ -234,7 +234,7 @@ class AnswerRun {
         std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
                     set_->prompt_set().left_out().empty() ? "none" : set_->prompt_set().left_out().front().c_str());
       if (request_.evaluate) loss_scores_ = text_scores(losses);
-      write_files(results, Thumbnails::of_lines(set_->prompt_set().prompts(), thumbnails));
+      write_files(results, Thumbnails::of_ranks(set_->prompt_set().prompts(), thumbnails));
     });
     files_->remove_partial();
   }

@@ -88,7 +88,7 @@ TEST_SUITE("thumbnails") {
     first.add(0, slope(640, 480));
     first.add(1, slope(64, 48));           // of the same picture
     second.add(5, slope(48, 64));
-    const auto found = Thumbnails::of_lines(prompts, {first.lines(), second.lines()});
+    const auto found = Thumbnails::of_ranks(prompts, {first.bytes(), second.bytes()});
     REQUIRE(found.size() == 2);
     CHECK(decoded(found.at("picture 0")).width == 240);
     CHECK(decoded(found.at("picture 2")).height == 64);
@@ -99,13 +99,12 @@ TEST_SUITE("thumbnails") {
       const auto prompts = prompts_of(pictures, 1);
       Thumbnails thumbnails(prompts, 1);
       const Image image = noise(320, 240);
-      for (int64_t i = 0; i < pictures; ++i) {
-        thumbnails.add(i, image);
-        if (static_cast<int64_t>(thumbnails.lines().size()) > kMailed) break;
-      }
-      CHECK(static_cast<int64_t>(thumbnails.lines().size()) <= kMailed);
-      const auto found = Thumbnails::of_lines(prompts, {thumbnails.lines()});
+      for (int64_t i = 0; i < pictures; ++i) thumbnails.add(i, image);
+      const auto found = Thumbnails::of_ranks(prompts, {thumbnails.bytes()});
       CHECK(found.size() > 200);
+      int64_t on_page = 0;
+      for (const auto& [name, base64] : found) on_page += static_cast<int64_t>(base64.size());
+      CHECK(on_page <= kMailed);
       CHECK(decoded(found.begin()->second).width == static_cast<int64_t>(240 * std::sqrt(800.0 / static_cast<double>(pictures))));
     }
   }

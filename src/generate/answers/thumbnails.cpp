@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
+#include <cstring>
 
 #include "base/base64.h"
-#include "blipft/error.h"
 #include "pictures/thumbnail.h"
 
 namespace blipft {
@@ -33,27 +32,34 @@ int64_t count_pictures(const std::vector<PromptedSample>& prompts) {
 }  // namespace
 
 Thumbnails::Thumbnails(const std::vector<PromptedSample>& prompts, int64_t ranks)
-    : prompts_(prompts), max_side_(side_of(count_pictures(prompts))), max_bytes_(kMaxBytes / ranks) {}
+    : prompts_(prompts), max_side_(side_of(count_pictures(prompts))), max_on_page_(kMaxBytes / ranks) {}
 
 void Thumbnails::add(int64_t prompt, const Image& image) {
   const std::string& name = prompts_[static_cast<size_t>(prompt)].name;
   {
     const std::lock_guard lock(mutex_);
-    if (static_cast<int64_t>(lines_.size()) >= max_bytes_ || !names_.insert(name).second) return;
+    if (on_page_ >= max_on_page_ || !names_.insert(name).second) return;
   }
-  const std::string line = concat(prompt, " ", base64_of(thumbnail_jpeg(image, max_side_)), "\n");
+  const std::vector<uint8_t> jpeg = thumbnail_jpeg(image, max_side_);
+  const int64_t head[] = {prompt, static_cast<int64_t>(jpeg.size())}, on_page = (head[1] + 2) / 3 * 4;
   const std::lock_guard lock(mutex_);
-  if (static_cast<int64_t>(lines_.size() + line.size()) <= max_bytes_) lines_ += line;
+  if (on_page_ + on_page > max_on_page_) return;
+  on_page_ += on_page;
+  bytes_.append(reinterpret_cast<const char*>(head), sizeof head).append(jpeg.begin(), jpeg.end());
 }
 
-std::map<std::string, std::string> Thumbnails::of_lines(const std::vector<PromptedSample>& prompts,
+std::map<std::string, std::string> Thumbnails::of_ranks(const std::vector<PromptedSample>& prompts,
                                                         const std::vector<std::string>& ranks) {
   std::map<std::string, std::string> thumbnails;
-  for (const std::string& text : ranks) {
-    std::istringstream lines(text);
-    int64_t prompt = 0;
-    for (std::string picture; lines >> prompt >> picture;)
-      thumbnails.emplace(prompts[static_cast<size_t>(prompt)].name, std::move(picture));
+  for (const std::string& bytes : ranks) {
+    const auto* at = reinterpret_cast<const uint8_t*>(bytes.data()), *const end = at + bytes.size();
+    while (at < end) {
+      int64_t head[2];
+      std::memcpy(head, at, sizeof head);
+      at += sizeof head;
+      thumbnails.emplace(prompts[static_cast<size_t>(head[0])].name, base64_of({at, static_cast<size_t>(head[1])}));
+      at += head[1];
+    }
   }
   return thumbnails;
 }

@@ -19,18 +19,20 @@ class Thumbnails {
   Thumbnails(const std::vector<PromptedSample>& prompts, int64_t ranks);
   /// Adds the thumbnail of a prompt's picture unless it exists or exceeds this rank's size limit. Thread-safe.
   void add(int64_t prompt, const Image& image);
-  /// Returns a line "NUMBER BASE64" for each thumbnail, for the rank that writes the page.
-  const std::string& lines() const { return lines_; }
-  /// Returns {a prompt's name: its picture as a JPEG in base64} from the lines of all ranks.
-  static std::map<std::string, std::string> of_lines(const std::vector<PromptedSample>& prompts,
+  /// Returns the thumbnails for the rank that writes the page: of each the number of its prompt and its bytes as two int64,
+  /// then a JPEG.
+  const std::string& bytes() const { return bytes_; }
+  /// Returns {a prompt's name: its thumbnail in base64} from the bytes of all ranks.
+  static std::map<std::string, std::string> of_ranks(const std::vector<PromptedSample>& prompts,
                                                      const std::vector<std::string>& ranks);
 
  private:
   const std::vector<PromptedSample>& prompts_;
-  int64_t max_side_, max_bytes_;
+  int64_t max_side_, max_on_page_;         // pixels; bytes of base64
   std::mutex mutex_;
   std::set<std::string> names_;
-  std::string lines_;
+  std::string bytes_;
+  int64_t on_page_ = 0;
 };
 
 }  // namespace blipft
