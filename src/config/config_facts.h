@@ -9,15 +9,15 @@
 
 namespace blipft {
 
-/// The program (commit and build) and the effective configuration, key by key. Left out is what may differ from machine
-/// to machine: paths of models and data (their content is compared), threads and the steps prepared ahead.
+/// Returns the program (commit and build) and the effective configuration, key by key. Values that may differ between
+/// machines are left out: paths of models and data (their contents are compared), threads and steps prepared ahead.
 Facts config_facts(const Config& config);
-/// Compares config_facts(). Called by all ranks before anything depends on the configuration.
+/// Compares config_facts(). All ranks must call it before anything depends on the configuration. Throws AgreedError.
 void check_same_config(const Config& config, const World& world);
 
-/// With what is relative to the working directory made absolute, as run_file_text() writes it.
+/// Returns `config` with absolute paths instead of paths relative to the working directory.
 Config with_absolute_paths(Config config);
-/// The configuration of a run on `ranks` ranks as a run file: with absolute paths, and for just so many ranks.
+/// Returns the run file that gives a run on `ranks` ranks again: with absolute paths, and for this number of ranks.
 std::string run_file_text(Config config, int64_t ranks, const std::string& run_id);
 
 }  // namespace blipft

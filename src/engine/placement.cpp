@@ -107,6 +107,21 @@ std::unique_ptr<Device> make_device(const EngineSettings& config, const World& w
   return make_cpu_device(static_cast<int>(threads_of_a_rank(config, world)));
 }
 
+std::string gemm_table_of_user() {
+  const char* const home = std::getenv("HOME");
+  return home ? concat(home, "/.cache/blipft/gemm_algorithms.txt") : "";
+}
+
+std::unique_ptr<Ops> make_ops(const EngineSettings& config, Device& device, const std::string& gemm_table,
+                              bool times_products) {
+  if (device.kind() != DeviceKind::cuda) return make_cpu_ops();
+  const bool thorough = config.parallel.gemm_search == GemmSearchTime::thorough;
+  const ProductSearch search = !times_products ? ProductSearch::none
+                               : thorough      ? ProductSearch::thorough
+                                               : ProductSearch::quick;
+  return make_cuda_ops(device, gemm_table, {search, config.train.matmul_precision == MatmulPrecision::high});
+}
+
 std::unique_ptr<CommGroups> make_groups(const EngineSettings& config, const World& world, const GroupSizes& sizes,
                                         Device& device) {
   return std::make_unique<CommGroups>(world, sizes, device, [&](const World& ranks, bool scalars) {

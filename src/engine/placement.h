@@ -21,6 +21,12 @@ void check_started_together(const EngineSettings& config, const World& world);
 /// read.
 void check_device(const EngineSettings& config, const World& world);
 std::unique_ptr<Device> make_device(const EngineSettings& config, const World& world);
+/// Returns the user's file of the algorithms of matrix products on GPUs; "" without a home.
+std::string gemm_table_of_user();
+/// Returns the operations of `device`. `gemm_table`: the file of the algorithms of products. `times_products`: they search
+/// for the fastest, as parallel.gemm_search says.
+std::unique_ptr<Ops> make_ops(const EngineSettings& config, Device& device, const std::string& gemm_table,
+                              bool times_products = true);
 /// Returns the bytes of host memory that are available on this machine, within the limits of this process's cgroups.
 int64_t available_host_memory();
 /// Throws UserError if `bytes` of page-locked memory for each of this machine's ranks exceed the available host memory.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 #include "agreement/same_run.h"
 #include "base/memory_text.h"
@@ -48,12 +47,7 @@ Generation::Generation(const GenerationSource& asked, const World& world) : worl
   world_.run_agreeing_on_errors([&] {
     device_ = make_device(config(), world_);
     device_->bind_thread();
-    const char* home = std::getenv("HOME");
-    ops_ = device_->kind() == DeviceKind::cuda
-               ? make_cuda_ops(*device_, home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "",
-                               {config().parallel.gemm_search == GemmSearchTime::thorough ? ProductSearch::thorough : ProductSearch::quick,
-                                config().train.matmul_precision == MatmulPrecision::high})
-               : make_cpu_ops();
+    ops_ = make_ops(config(), *device_, gemm_table_of_user());
     self_ = make_self_comm(*device_);
   });
 }

@@ -6,15 +6,6 @@
 
 namespace blipft {
 
-std::unique_ptr<Ops> Backend::make_ops(const Config& config, bool times_products) const {
-  if (!on_gpu()) return make_cpu_ops();
-  const bool thorough = config.parallel.gemm_search == GemmSearchTime::thorough;
-  const ProductSearch search = !times_products ? ProductSearch::none
-                               : thorough      ? ProductSearch::thorough
-                                               : ProductSearch::quick;
-  return make_cuda_ops(*device, gemm_table, {search, config.train.matmul_precision == MatmulPrecision::high});
-}
-
 WeightContext TrainingResources::weight_context() const {
   return {.units = model().units(),
           .store = &engine->store,

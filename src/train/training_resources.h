@@ -42,8 +42,6 @@ struct Backend {
   std::unique_ptr<CommGroups> groups;
   std::unique_ptr<Optimizer> optimizer;
   SpanRecorder spans;
-  /// Returns an Ops of the device. `times_products`: it times algorithms and selects the fastest.
-  std::unique_ptr<Ops> make_ops(const Config& config, bool times_products) const;
   bool on_gpu() const { return device->kind() == DeviceKind::cuda; }
 };
 

@@ -234,9 +234,8 @@ void TrainingStart::Parts::make_backend() {
   backend.device = make_device(config_, world_);
   backend.device->bind_thread();
   backend.kernels = make_tracer(config_, *backend.device);
-  const char* home = std::getenv("HOME");
-  if (backend.gemm_table.empty() && home) backend.gemm_table = std::string(home) + "/.cache/blipft/gemm_algorithms.txt";
-  backend.ops = backend.make_ops(config_, true);
+  if (backend.gemm_table.empty()) backend.gemm_table = gemm_table_of_user();
+  backend.ops = make_ops(config_, *backend.device, backend.gemm_table);
   BLIPFT_USER_CHECK(config_.train.matmul != MatmulType::fp8 || backend.ops->has_fp8(), place_of(config_, "train.matmul"),
                     ": train.matmul: found fp8, but ", backend.device->name(),
                     " has no products in fp8: GPUs of compute capability 8.9 and later (L40S, H100, H200) have; remove it");
@@ -259,7 +258,7 @@ void TrainingStart::Parts::gather_facts() {
 void TrainingStart::Parts::settle_choice() {
   if (!plan_.decided()) {
     const StepTimerParts timer{&world_, r_.backend.device.get(), r_.backend.groups.get(), r_.plan.groups, facts_.free_bytes,
-                               [this] { return r_.backend.make_ops(config_, false); }};
+                               [this] { return make_ops(config_, *r_.backend.device, r_.backend.gemm_table, false); }};
     const TimedChoice timed{plan_.choice, time_candidates(timer, requested_, plan_.candidates)};
     world_.run_agreeing_on_errors([&] { plan_ = plan_training(requested_, facts_, &timed); });
   }
