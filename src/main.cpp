@@ -22,6 +22,7 @@
 #include "liveness/launch_watch.h"
 #include "liveness/stop_request.h"
 #include "plan/print_plan.h"
+#include "show/show_samples.h"
 #include "weights/hub_cache.h"
 
 namespace {
@@ -66,6 +67,7 @@ int answer(const CommandLine& line) {
     const auto print = line.plan_fit ? print_fit : print_plan;
     return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
   }
+  if (line.action == Action::show) return show_samples(config, line.show_samples, line.show_random), 0;
   const int64_t ranks = config.parallel.devices;
   std::fputs(to_yaml(ranks > 0 ? resolve_for_ranks(config, ranks) : config).c_str(), stdout);
   return 0;

@@ -13,8 +13,8 @@ import re
 #   room, its public headers, what it may include
 TABLE = [
     # From the command line to a run, a plan or an export.
-    [("main", "", "train generate/ tune export/ plan/ config/ evaluate/ checkpoint/ agreement/ liveness/ engine weights/ trace strategies "
-                  "models loading datasets text store optimizers formats comm memory io/ unit ops base/")],
+    [("main", "", "train generate/ show/ tune export/ plan/ config/ evaluate/ checkpoint/ agreement/ liveness/ engine weights/ trace strategies "
+                  "models loading/ datasets text store optimizers formats comm memory io/ unit ops base/")],
     # A training run.
     [("train", "trainer",
       "generate/ tune/ plan/ config/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models loading/ datasets "
@@ -23,6 +23,10 @@ TABLE = [
     [("generate", "",
       "plan/ config/ evaluate/ checkpoint/ agreement/ liveness/ engine/ weights/ trace/ strategies models/ loading/ datasets/ pictures/ "
       "text/ store optimizers formats comm memory io/ unit ops/ base/")],
+    # --show: the samples of a run as its loader makes them.
+    [("show", "",
+      "config/ engine/ weights trace strategies models loading/ datasets pictures text store optimizers formats comm memory io unit ops "
+      "base/")],
     # Timings on the machine before a run.
     [("tune", "",
       "plan/ config checkpoint agreement liveness engine/ weights/ trace strategies models loading datasets pictures text store "
@@ -85,7 +89,7 @@ LOOSE_FILES = {"src/main.cpp": "main",
 
 # The largest number of files in a folder of these rooms, so that a reader finds the way at once.
 MOST_FILES = 20
-SMALL_ROOMS = ("train generate tune export plan evaluate checkpoint agreement liveness engine weights loading trace models memory store "
+SMALL_ROOMS = ("train generate show tune export plan evaluate checkpoint agreement liveness engine weights loading trace models memory store "
                "formats base").split()
 
 # Vendor headers: a pattern, the files that may include them, and their description in messages.

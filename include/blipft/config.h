@@ -76,7 +76,7 @@ Config with_micro_batches(const Config& config, int64_t ranks, int64_t micro_bat
 
 /// The parsed command line.
 struct CommandLine {
-  enum class Action { train, generate, evaluate, export_model, print_config, plan, help, recipes, version };  // the first four under MPI; from help on without a run file
+  enum class Action { train, generate, evaluate, export_model, print_config, plan, show, help, recipes, version };  // the first four under MPI; from help on without a run file
   Action action = Action::train;
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"
@@ -89,6 +89,8 @@ struct CommandLine {
   bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
   std::string prompt;                   ///< --prompt TEXT, for --generate: one text instead of a data set
   std::string image;                    ///< --image FILE, for --generate: the picture that goes with it
+  int64_t show_samples = 0;             ///< --show: number of samples
+  bool show_random = false;             ///< --show: random samples, not the first ones
   int64_t smoke_steps = 0;              ///< --smoke: steps of a trial run that leaves nothing behind; 0: a whole run
   std::string help_section;             ///< --help: the section to print; "": all sections
 };

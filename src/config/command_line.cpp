@@ -47,7 +47,7 @@ const Option& find_option(const std::string& argument) {
   throw UserError(concat("unknown option ", brief(name), near.empty() ? all : "; did you mean " + near + "?"));
 }
 
-constexpr int64_t max_ranks = 1 << 20, max_smoke_steps = 1'000'000;
+constexpr int64_t max_ranks = 1 << 20, max_smoke_steps = 1'000'000, max_shown_samples = 1'000'000;
 constexpr double max_gib = 1e6;
 
 /// An integer, 1 <= value <= most.
@@ -88,6 +88,13 @@ void set_gpu_gib(CommandLine& line, const std::string& option, const std::string
   line.plan_fit = option == "--fit";
 }
 
+void set_shown(CommandLine& line, const std::string& option, const std::string& text) {
+  const std::string random = "random:";
+  line.show_random = text.starts_with(random);
+  const std::string count = line.show_random ? text.substr(random.size()) : text;
+  line.show_samples = count.empty() ? 3 : parse_count(option, count, max_shown_samples);
+}
+
 void set_action(CommandLine& line, CommandLine::Action action) {
   using Action = CommandLine::Action;
   if (line.action == Action::help) return;  // help is given whatever else is asked for
@@ -99,7 +106,7 @@ void set_action(CommandLine& line, CommandLine::Action action) {
     return;
   }
   const bool conflict = action != Action::help && line.action != Action::train && line.action != action;
-  BLIPFT_USER_CHECK(!conflict, "--generate, --evaluate, --plan, --export, --print-config, --recipes and --version exclude each other, but for --plan with "
+  BLIPFT_USER_CHECK(!conflict, "--generate, --evaluate, --plan, --show, --export, --print-config, --recipes and --version exclude each other, but for --plan with "
                     "--generate; give one");
   line.action = action;
 }
@@ -119,6 +126,7 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--help") set_action(line, Action::help), line.help_section = value;
   else if (name == "--smoke") line.smoke_steps = value.empty() ? 5 : parse_count(name, value, max_smoke_steps);
   else if (name == "--recipes") set_action(line, Action::recipes);
+  else if (name == "--show") set_action(line, Action::show), set_shown(line, name, value);
   else if (name == "--version") set_action(line, Action::version);
   else if (name == "--generate") set_action(line, Action::generate);
   else if (name == "--evaluate") set_action(line, Action::evaluate);
@@ -149,10 +157,11 @@ void take_argument(CommandLine& line, const std::string& argument) {
   line.config_file = recipe_file(argument);
 }
 
-/// Returns true if `text` can be the value of an option whose value is optional: a number of steps or a section.
+/// Returns true if `text` can be the value of an option whose value is optional: a number of steps or samples, or a section.
 bool is_optional_value(const Option& option, const std::string& text) {
   const std::string name = option.name;
-  if (name == "--smoke") return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  if (name == "--smoke" || name == "--show") return is_number || (name == "--show" && text.starts_with("random:"));
   // Other plain words are accepted too: --help then lists the sections. Run files and overrides contain . / = or -.
   const std::string section = text.substr(0, text.find('.'));
   const std::vector<std::string>& sections = config_sections();
@@ -191,13 +200,14 @@ void check_line(const CommandLine& line) {
   else BLIPFT_USER_CHECK(!line.config_file.empty(), "no run file given; ", usage_line(), "; see --help");
 }
 
-// Actions that use the weights of a run accept the run folder instead of a run file: its config.yaml is read, and
+// Actions that use the weights or the data of a run accept the run folder instead of a run file: its config.yaml is read, and
 // output.path is set to the folder.
 void take_run_folder(CommandLine& line) {
   using Action = CommandLine::Action;
-  const bool generates = line.action == Action::generate || line.action == Action::evaluate || line.plan_generation;
+  const bool takes_folder = line.action == Action::generate || line.action == Action::evaluate || line.plan_generation ||
+                            line.action == Action::show;
   std::error_code error;
-  if (!generates || !std::filesystem::is_directory(line.config_file, error)) return;
+  if (!takes_folder || !std::filesystem::is_directory(line.config_file, error)) return;
   const std::string folder = line.config_file;
   line.config_file = (std::filesystem::path(folder) / "config.yaml").string();
   BLIPFT_USER_CHECK(std::filesystem::exists(line.config_file, error), folder, ": found a folder without config.yaml, ",

@@ -17,6 +17,7 @@ constexpr const char* kUsage[] = {
     "blipft FILE.yaml [section.key=value ...]",
     "blipft --smoke [N] FILE.yaml [section.key=value ...]",
     "blipft --plan [--fit GiB] FILE.yaml [section.key=value ...]",
+    "blipft --show [N|random:N] FILE.yaml [section.key=value ...]",
     "blipft --generate FILE.yaml [--prompt TEXT] [--image FILE] [section.key=value ...]",
     "blipft --evaluate FILE.yaml [section.key=value ...]",
     "blipft --export CHECKPOINT output.path=FOLDER [section.key=value ...]",
@@ -70,6 +71,9 @@ const std::vector<Option>& command_line_options() {
        "with --plan: the ranks of a machine, for parallel.shard_ranks=node (default: the GPUs that are here)"},
       {"--gpu-memory", "", "GiB",
        "with --plan: the memory of one GPU, in a unit of --fit (default: that of the GPU that is here, else an H200's 140.4)"},
+      {"--show", "", "[N]",
+       "prints the first N training samples (3 if not given), or random ones (--show random:5): text, ids, which tokens are "
+       "trained, where it is cut, sizes of pictures; and a table of all lengths. It needs no weights and no GPU"},
       {"--generate", "", "",
        "answers the prompts of generate.path, or captions its pictures, and writes the answers under output.path"},
       {"--evaluate", "", "", "the same, and scores the answers, and the loss of a held-out set, by evaluate.metrics"},

@@ -48,9 +48,8 @@ std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directo
   return load_tokenizer(model_directory, family_of(model_directory).tokenizer);
 }
 
-RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
+RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs, int64_t threads) {
   RunData data;
-  const LoadingSettings loading = config;
   if (inputs.has_picture()) {
     const ImageProcessor processor = ImageProcessor::from_directory(config.model.path);
     BLIPFT_USER_CHECK(processor.image_size == inputs.picture_size, config.model.path,
@@ -60,7 +59,7 @@ RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, i
   }
   data.tokenizer = load_model_tokenizer(config.model.path);
   data.chat_template = chosen_chat_template(config.data);
-  check_text_inputs(loading, config.model.path, inputs, *data.tokenizer);
+  check_text_inputs(config, config.model.path, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, text_settings(config.data, config, config.model.path, *data.tokenizer), threads);
   BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
@@ -71,16 +70,23 @@ RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, i
     datasets.training->check_picture_formats();
     if (!config.data.val_path.empty()) datasets.validation->check_picture_formats();
   }
-  const auto samples_of = [&](const std::shared_ptr<const Dataset>& dataset, int64_t asked, const char* key) {
-    if (inputs.has_picture()) return SampleSet{dataset, asked, nullptr};
-    return survey_samples(loading, dataset, *data.tokenizer, inputs, threads, asked, key);
-  };
-  data.training = samples_of(datasets.training, config.data.num_train_samples, "data.path");
-  (void)make_training_order(loading, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
-  if (datasets.validation)
-    data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
-  if (data.validates()) (void)validation_steps(loading, world, data.validation.dataset->size());  // checks; throws
+  data.training = {datasets.training, config.data.num_train_samples, nullptr};
+  data.validation = {datasets.validation, 0, nullptr};
   data.has_source = inputs.has_source();
+  return data;
+}
+
+RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
+  RunData data = open_run_samples(config, inputs, threads);
+  const LoadingSettings loading = config;
+  const auto survey = [&](SampleSet& samples, const char* key) {
+    if (samples.dataset && !inputs.has_picture())
+      samples = survey_samples(loading, samples.dataset, *data.tokenizer, inputs, threads, samples.epoch_samples, key);
+  };
+  survey(data.training, "data.path");
+  (void)make_training_order(loading, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
+  survey(data.validation, config.data.val_path.empty() ? "data.path" : "data.val_path");
+  if (data.validates()) (void)validation_steps(loading, world, data.validation.dataset->size());  // checks; throws
   data.text_shapes = text_shapes_of(config, world, data);
   return data;
 }

@@ -22,6 +22,10 @@ struct RunData {
   bool validates() const { return validation.dataset != nullptr; }
 };
 
+/// Opens the samples of `config` and checks that they suit the model; tokenizes nothing and chooses no text shapes.
+/// Throws UserError as open_run_data() does.
+RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs, int64_t threads);
+
 /// Opens the data of `config` for a run on `world` ranks; this rank tokenizes with `threads` threads. Throws UserError
 /// if files are missing or do not suit the model.
 RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, int64_t world, int64_t threads);

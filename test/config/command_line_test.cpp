@@ -45,6 +45,16 @@ TEST_SUITE("config") {
       CHECK(parse({"--plan", "--gpu-memory", size, "a.yaml"}).plan_gpu_gib == doctest::Approx(24e9 / (1 << 30)));
     CHECK(contains(help_text(""), "may be GiB (also G"));
     CHECK(parse({"a.yaml", "--print-config"}).action == Action::print_config);
+    line = parse({"--show", "a.yaml"});
+    CHECK(line.action == Action::show);
+    CHECK(line.show_samples == 3);
+    CHECK(!line.show_random);
+    CHECK(parse({"--show", "12", "a.yaml"}).show_samples == 12);
+    CHECK(parse({"a.yaml", "--show=1"}).show_samples == 1);
+    line = parse({"--show", "random:7", "a.yaml"});
+    CHECK(line.show_samples == 7);
+    CHECK(line.show_random);
+    CHECK(parse({"--show", "random:", "a.yaml"}).show_samples == 3);
     CHECK(parse({"-h"}).action == Action::help);
     CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
     CHECK(parse({"--version"}).action == Action::version);

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""--show: the samples of a run as they are trained, in every form of data.
+
+    python3 test/program/show_samples_test.py [PART-OF-A-NAME...]
+
+Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
+"""
+import json
+import os
+import pathlib
+import pty
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import PROGRAM, ROOT, TwoModels, environment, mpirun, trained  # noqa: E402
+from script_tests import check, run_tests, test  # noqa: E402
+
+REST = "parallel: {device: cpu, threads: 1}\ntrain: {precision: 32-true, batch_size: 4}\n"
+
+
+class Shown(TwoModels):
+    def __init__(self, folder):
+        super().__init__(folder, REST)
+
+
+def show(space, kind, *arguments, count="3", status=0):
+    found, out, err, _ = mpirun(0, [PROGRAM, "--show", count, space.configs[kind], *arguments])
+    check(found == status, found, out, err)
+    return out if status == 0 else (out, err)
+
+
+def records(space, *lines):
+    path = space.new("records").with_suffix(".jsonl")
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return f"data.path={path}"
+
+
+def samples_of(out):
+    return re.findall(r"^sample .*\n(?:  .*\n)+", out, re.M)
+
+
+def text_of(sample):
+    return "\n".join(re.findall(r"^    \| (.*)$", sample, re.M))
+
+
+@test
+def texts_with_what_is_trained(space):
+    style = ("data.prompt_style={instruction}=", "data.mask_prompt=true")
+    data = records(space, {"instruction": "1 + 1", "output": "2"}, {"instruction": "Turn", "output": "a\x1b[31mb\u009b"},
+                   {"instruction": "much", "output": "word " * 200})
+    out = show(space, "text", data, *style)
+    first, second, third = samples_of(out)
+    check("records" in first and text_of(first) == "<s>1 + 1=[[2</s>]]", first)
+    ids = re.search(r"^    ids (.*)$", first, re.M).group(1).split()
+    check([token.endswith("*") for token in ids] == [False] * (len(ids) - 2) + [True, True], ids)
+    check(f"{len(ids)} tokens, 2 trained" in first, first)
+    check(r"a\x1b[31mb\u009b" in second and "\x1b" not in out and "\x9b" not in out, repr(second))
+    check(re.search(r"96 of \d+ tokens \(cut: data.max_text_tokens\), \d+ trained", third), third)
+    check("]]<<cut: " in text_of(third) and "more tokens>>" in text_of(third), third)
+    check(re.search(r"^lengths of all 3 samples", out, re.M) and re.search(r"^text +\d+ ", out, re.M), out)
+    check("cut         1 of 3 (33.3 %) to data.max_text_tokens 96; the first:" in out, out)
+
+
+@test
+def nothing_to_train_and_unread_keys(space):
+    data = records(space, {"prompt": "a", "completion": "", "source": "web"}, {"prompt": "b", "completion": "c", "source": "web"})
+    out = show(space, "text", data, "data.mask_prompt=true", "data.append_eos=false")
+    check("  nothing of it is trained" in samples_of(out)[0] and "nothing" not in samples_of(out)[1], out)
+    check(re.search(r"^untrained +1 of 2 \(50.0 %\) have nothing to train; the first: .*:1$", out, re.M), out)
+    check("note: keys of the records that are not read: source (2)" in out, out)
+
+
+@test
+def broken_records_are_shown_and_end_as_a_run_would(space):
+    data = records(space, {"text": "a"}, '{"text": 5}', {"text": "b"})
+    out, err = show(space, "text", data, status=2)
+    check("cannot be read\n" in samples_of(out)[1] and ":2: key" in samples_of(out)[1], out)
+    check(re.search(r"^unreadable +1 of 3", out, re.M) and "data.on_bad_sample=skip" in err, out, err)
+    check(len(samples_of(show(space, "text", data, "data.on_bad_sample=skip"))) == 3)
+
+
+@test
+def conversations(space):
+    data = records(space, {"messages": [{"role": "system", "content": "Count."}, {"role": "user", "content": "1?"},
+                                        {"role": "assistant", "content": "2"}, {"role": "user", "content": "3?"},
+                                        {"role": "assistant", "content": "4"}]})
+    out = show(space, "text", data, "data.chat_template=llama2", "data.max_text_tokens=128")
+    check(re.search(r"\[\[ ?2 ?</s>\]\]", text_of(out)) and re.search(r"\[\[ ?4 ?</s>\]\]", text_of(out)), out)
+    check(text_of(out).count("[[") == 2 and "Count." in text_of(out), out)
+    last = show(space, "text", data, "data.chat_template=llama2", "data.max_text_tokens=128", "data.train_on=last")
+    check(text_of(last).count("[[") == 1, last)
+
+
+@test
+def pictures_and_their_answers(space):
+    out = show(space, "picture")
+    check(len(re.findall(r"^  picture  \d+ x \d+ pixels, \d+ bytes; read as 56 x 56$", out, re.M)) == 3, out)
+    entries = [json.loads(line)["file_name"] for line in (space.data / "metadata.jsonl").read_text().splitlines()][:2]
+    folder = space.copy(space.data)
+    (folder / "metadata.jsonl").write_text("".join(json.dumps(
+        {"file_name": name, "prompt": "what?", "answer": ["red", "red", "blue"], "width": 5}) + "\n" for name in entries))
+    out = show(space, "picture", f"data.path={folder}")
+    check('answers  "red" (2), "blue" (1); one is drawn in each epoch' in out, out)
+    out = show(space, "text", f"data.path={space.data}")  # a model of texts
+    check("picture  not read by this model" in out, out)
+
+
+@test
+def random_samples_and_the_folder_of_a_run(space):
+    one, again = (re.findall(r"^sample (\d+)", show(space, "text", count="random:5"), re.M) for _ in range(2))
+    other = re.findall(r"^sample (\d+)", show(space, "text", "train.seed=8", count="random:5"), re.M)
+    check(len(one) == 5 and one == again and one != other and one != ["1", "2", "3", "4", "5"], one, again, other)
+    run = trained(space, "text", 1, "train.max_steps=1").output
+    status, out, err, _ = mpirun(0, [PROGRAM, "--show", run])
+    check(status == 0 and samples_of(out) == samples_of(show(space, "text")), out, err)
+
+
+@test
+def colours_on_a_terminal(space):
+    master, slave = pty.openpty()
+    process = subprocess.Popen([PROGRAM, "--show", "1", str(space.configs["text"]), "data.mask_prompt=true"], cwd=ROOT,
+                               env=environment(), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave)
+    os.close(slave)
+    text = b""
+    try:
+        while piece := os.read(master, 65536):
+            text += piece
+    except OSError:
+        pass                                 # the other end is closed
+    check(process.wait(timeout=60) == 0 and b"\x1b[1;32m" in text and b"[[" not in text, text)
+    os.close(master)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("show_samples_test", Shown, PROGRAM))
