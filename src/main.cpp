@@ -99,8 +99,9 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
     world.run_agreeing_on_errors([&] { config = configuration(line, world.size()); });
     if (world.rank() == 0) print_notes(config);
     if (line.action == Action::train) return train(config, world);
-    if (line.prompt.empty()) start_run_log(false);  // texts go into files; what is printed beside them delays no rank
-    return answer_prompts(config, {line.prompt, line.image, line.action == Action::evaluate}, world), 0;
+    if (line.prompt.empty() && !line.chat) start_run_log(false);  // texts go into files; what is printed beside them delays no rank
+    const AnswerRequest request{{line.prompt, line.image, line.system}, line.chat, line.action == Action::evaluate};
+    return answer_prompts(config, request, world), 0;
   } catch (const AgreedError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());
     return 1;

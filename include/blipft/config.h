@@ -89,6 +89,8 @@ struct CommandLine {
   bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
   std::string prompt;                   ///< --prompt TEXT, for --generate: one text instead of a data set
   std::string image;                    ///< --image FILE, for --generate: the picture that goes with it
+  std::string system;                   ///< --system TEXT, for --prompt and --chat: the system message
+  bool chat = false;                    ///< --chat: answers the lines of standard input
   int64_t show_samples = 0;             ///< --show: number of samples
   bool show_random = false;             ///< --show: random samples, not the first ones
   int64_t smoke_steps = 0;              ///< --smoke: steps of a trial run that leaves nothing behind; 0: a whole run

@@ -12,6 +12,8 @@
 
 namespace blipft {
 
+struct Conversation;                       // src/text/chat_template.h
+
 struct PromptSettings {
   /// Maximum number of tokens; 0: no limit. A longer prompt loses tokens after the special tokens at its start.
   int64_t max_tokens = 0;
@@ -41,11 +43,12 @@ std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tok
                                                const PromptSettings& settings, int64_t most = 0,
                                                const std::function<void(const UserError&)>& bad = {});
 
-/// The conversion of a text to a prompt: unchanged, or as a user's message in the model's chat template.
-enum class PromptForm { text, message };
-/// Returns the ids of a prompt that is given as text; `place` (the option) is used in messages. Throws UserError if a
-/// chat template is needed and `texts` has none.
-std::vector<int32_t> prompt_of_text(const std::string& text, PromptForm form, const Tokenizer& tokenizer,
-                                    const TextSettings& texts, const PromptSettings& settings, const std::string& place);
+/// Returns the ids of a prompt that is this text; `place` (the option) is used in messages.
+std::vector<int32_t> prompt_of_text(const std::string& text, const Tokenizer& tokenizer, const PromptSettings& settings,
+                                    const std::string& place);
+/// Returns the ids of the prompt for the answer that follows these messages. They equal those of prompt_of_sample() for
+/// a record with the same messages. Throws UserError if `texts` has no chat template or it refuses the messages.
+std::vector<int32_t> prompt_of_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
+                                            const TextSettings& texts, const PromptSettings& settings, const std::string& place);
 
 }  // namespace blipft

@@ -132,6 +132,8 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--evaluate") set_action(line, Action::evaluate);
   else if (name == "--prompt") line.prompt = not_empty(option, value);
   else if (name == "--image") line.image = not_empty(option, value);
+  else if (name == "--system") line.system = not_empty(option, value);
+  else if (name == "--chat") set_action(line, Action::generate), line.chat = true;
   else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = not_empty(option, value);
   else if (name == "--ranks") line.plan_ranks = parse_count(name, value, max_ranks);
   else if (name == "--node-ranks") line.plan_node_ranks = parse_count(name, value, max_ranks);
@@ -194,6 +196,10 @@ void check_line(const CommandLine& line) {
                     "--smoke tries a run, and neither plans, prints, exports nor generates; give it alone");
   BLIPFT_USER_CHECK(line.action == Action::generate || (line.prompt.empty() && line.image.empty()),
                     line.prompt.empty() ? "--image" : "--prompt", " is for --generate; give --generate too");
+  BLIPFT_USER_CHECK(!line.chat || (line.action == Action::generate && line.prompt.empty()), "--chat: found ",
+                    line.prompt.empty() ? "--plan" : "--prompt", " too, expected one of them. Leave the other out.");
+  BLIPFT_USER_CHECK(line.system.empty() || line.chat || !line.prompt.empty(), "--system: found neither --prompt nor --chat, "
+                    "expected one of them. Write the system message of a data set into its records.");
   if (line.action == Action::export_model)
     BLIPFT_USER_CHECK(line.config_file.empty(), "found \"", line.config_file, "\" beside --export ", line.checkpoint,
                       ", which has the run's configuration; expected overrides as section.key=value alone");

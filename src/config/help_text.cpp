@@ -19,6 +19,7 @@ constexpr const char* kUsage[] = {
     "blipft --plan [--fit GiB] FILE.yaml [section.key=value ...]",
     "blipft --show [N|random:N] FILE.yaml [section.key=value ...]",
     "blipft --generate FILE.yaml [--prompt TEXT] [--image FILE] [section.key=value ...]",
+    "blipft --chat FILE.yaml [--system TEXT] [section.key=value ...]",
     "blipft --evaluate FILE.yaml [section.key=value ...]",
     "blipft --export CHECKPOINT output.path=FOLDER [section.key=value ...]",
 };
@@ -79,6 +80,10 @@ const std::vector<Option>& command_line_options() {
       {"--evaluate", "", "", "the same, and scores the answers, and the loss of a held-out set, by evaluate.metrics"},
       {"--prompt", "", "TEXT", "with --generate: answers this one, on the terminal"},
       {"--image", "", "FILE", "with --generate: the picture that goes with the prompt, or that is captioned"},
+      {"--system", "", "TEXT", "with --prompt or --chat: the system message"},
+      {"--chat", "", "",
+       "answers what you write, line by line, as one conversation until Ctrl-D; /new begins another one, /picture FILE shows a "
+       "picture"},
       {"--export", "", "CHECKPOINT",
        "writes the model (or adapters) of a run's checkpoint under output.path=FOLDER, which you must give, and stops"},
       {"--print-config", "", "", "prints the whole effective configuration and stops"},

@@ -8,12 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "agreement/rank_guard.h"
-#include "base/standard_output.h"
 #include "blipft/evaluate.h"
 #include "checkpoint/content_check.h"
 #include "config/config_facts.h"
-#include "datasets/dataset_formats.h"
-#include "datasets/record_text.h"
 #include "engine/placement.h"
 #include "generate/run_metrics.h"
 #include "generate/answers/answer_files.h"
@@ -23,8 +20,8 @@
 #include "generate/answers/thumbnails.h"
 #include "generate/generation.h"
 #include "generate/records.h"
+#include "generate/terminal.h"
 #include "generate/weight_source.h"
-#include "io/file.h"
 #include "liveness/launch_watch.h"
 
 namespace blipft {
@@ -32,72 +29,6 @@ namespace blipft {
 namespace {
 
 using nlohmann::ordered_json;
-
-// Returns the ids of a prompt in the form of the training data: an instruction if the run file has a prompt style; a
-// user's message if the model has a chat template; else the plain text.
-std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, const TextSettings& texts,
-                                const Generation& generation) {
-  const PromptSettings settings{.vocabulary = generation.inputs().text.vocabulary, .ends = generation.inputs().has_source()};
-  const bool instruction = config.places.contains("data.prompt_style") && texts.prompt_style != PromptStyle::chat &&
-                           !prompt.empty() && !generation.inputs().has_picture();
-  const std::string text = instruction ? prompt_of(texts.prompt_style, prompt, "", "--prompt") : prompt;
-  const bool message = !instruction && texts.chat_template && !prompt.empty();
-  return prompt_of_text(text, message ? PromptForm::message : PromptForm::text, generation.tokenizer(), texts, settings,
-                        "--prompt");
-}
-
-// Prints one text on the terminal while it is generated.
-void answer_one(const GenerationSource& source, const AnswerRequest& request, const World& world) {
-  const Config& config = source.config;
-  BLIPFT_USER_CHECK(world.size() == 1, "--prompt and --image are answered by one rank, but there are ", world.size(),
-                    "; start it without mpirun, or give a data set in generate.path");
-  Generation generation(source, world);
-  const ModelInputs& inputs = generation.inputs();
-  BLIPFT_USER_CHECK(!inputs.has_picture() || !request.image.empty(), "the model in ", generation.config().model.path,
-                    " reads a picture; give --image FILE");
-  BLIPFT_USER_CHECK(inputs.has_picture() || request.image.empty(), "--image: the model in ", generation.config().model.path,
-                    " reads no picture; leave --image out");
-  const TextSettings texts = text_settings(config.data, config, config.model.path, generation.tokenizer());
-  TextRequest text;
-  text.ids = prompt_ids(config, request.prompt, texts, generation);
-  text.instruction = generation.model().instructions.ids(request.prompt, "--prompt");
-  const auto ids = static_cast<int64_t>(text.ids.size());
-  BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
-  BLIPFT_USER_CHECK(ids <= generation.model().max_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
-                    generation.model().max_ids(), "; give a shorter one");
-  text.new_tokens = generation.settings().new_tokens(inputs, ids);
-  if (inputs.has_picture()) {
-    const std::string file = io::read_whole_file(request.image, max_picture_bytes);
-    text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,
-                            {config.data.exif_orientation, config.data.transparency == Transparency::white});
-  }
-  generation.load({ids, 1, 0, static_cast<int64_t>(text.instruction.size())});
-  std::fprintf(stderr, "%s\n%s\n", generation.text().c_str(), generation.settings().text().c_str());
-  const AnswerText answers(generation.tokenizer(), generation.settings());
-  const bool streams = generation.settings().beams == 1 && generation.settings().stop.empty();
-  const std::unique_ptr<TextStream> stream = generation.tokenizer().text_stream();
-  const bool terminal = stdout_is_terminal();
-  size_t told = 0;
-  GeneratorCalls calls;
-  calls.next = [&, given = false]() mutable {
-    return std::exchange(given, true) ? std::nullopt : std::optional<TextRequest>(text);
-  };
-  calls.stops = [&](std::span<const int32_t> grown) { return answers.stops(grown); };
-  if (streams) calls.grown = [&](int64_t, std::span<const int32_t> grown) {
-    for (; told < grown.size(); ++told) std::fputs(printable(stream->push(grown[told]), terminal).c_str(), stdout);
-    std::fflush(stdout);
-  };
-  calls.done = [&](const TextResult& result) {
-    if (streams) std::printf("%s\n", printable(stream->finish(), terminal).c_str());
-    else
-      for (const GeneratedText& one : result.texts) std::printf("%s\n", printable(answers.of(one.ids), terminal).c_str());
-    std::fflush(stdout);
-    const auto tokens = static_cast<double>(generation.settings().beams == 1 ? result.texts.at(0).ids.size() : 0);
-    if (tokens > 0 && result.seconds > 0)
-      std::fprintf(stderr, "%d tokens, %.1f tokens/s\n", static_cast<int>(tokens), tokens / result.seconds);
-  };
-  generation.run(calls);
-}
 
 std::string line_of(const PromptedSample& prompt, const TextResult& result, const Tokenizer& tokenizer,
                     const AnswerText& answers) {
@@ -311,9 +242,13 @@ void answer_prompts(const Config& asked, const AnswerRequest& request, const Wor
     choices = request.evaluate && asks_for_choices(source.config);
   });
   if (world.rank() == 0) print_notes(source.config);
-  if (!choices && request.one()) {
+  if (!choices && request.at_terminal()) {
     LaunchWatch::together();
-    return answer_one(source, request, world);
+    return world.run_agreeing_on_errors([&] {
+      BLIPFT_USER_CHECK(world.size() == 1, "--prompt, --image and --chat are answered by one rank, but there are ", world.size(),
+                        "; start it without mpirun, or give a data set in generate.path");
+      request.chat ? chat(source, request, world) : answer_prompt(source, request, world);
+    });
   }
   RankGuard guard(source.config, world);
   check_same_config(source.config, world);

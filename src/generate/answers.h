@@ -1,18 +1,14 @@
 // --generate and --evaluate: texts for the prompts of a data set, or for one on the command line, and their scores.
 #pragma once
 
-#include <string>
-
-#include "blipft/comm.h"
-#include "blipft/config.h"
+#include "generate/terminal.h"
 
 namespace blipft {
 
-struct AnswerRequest {
-  std::string prompt;                      ///< prompt of the command line; with `image` it may be empty
-  std::string image;                       ///< file of a picture
+struct AnswerRequest : TerminalRequest {
+  bool chat = false;                       ///< true: lines of standard input are answered
   bool evaluate = false;                   ///< true: texts are scored, and the loss of the set is computed
-  bool one() const { return !prompt.empty() || !image.empty(); }
+  bool at_terminal() const { return chat || !prompt.empty() || !image.empty(); }
 };
 
 /// Generates and prints or saves the texts. Called by all ranks. Throws UserError.

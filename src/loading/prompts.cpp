@@ -87,13 +87,14 @@ std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tok
   return samples;
 }
 
-std::vector<int32_t> prompt_of_text(const std::string& text, PromptForm form, const Tokenizer& tokenizer,
-                                    const TextSettings& texts, const PromptSettings& settings, const std::string& place) {
-  if (form == PromptForm::text) return ids_of(text, false, tokenizer, settings, place, nullptr);
-  Conversation conversation;
-  conversation.messages.push_back({{"role", "user"}, {"content", text}});
-  const std::string chat = render_prompt(conversation, texts, place);
-  return ids_of(chat, true, tokenizer, settings, place, nullptr);
+std::vector<int32_t> prompt_of_text(const std::string& text, const Tokenizer& tokenizer, const PromptSettings& settings,
+                                    const std::string& place) {
+  return ids_of(text, false, tokenizer, settings, place, nullptr);
+}
+
+std::vector<int32_t> prompt_of_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
+                                            const TextSettings& texts, const PromptSettings& settings, const std::string& place) {
+  return ids_of(render_prompt(conversation, texts, place), true, tokenizer, settings, place, nullptr);
 }
 
 Dataset::Prompt Dataset::read_prompt(int64_t index) const {

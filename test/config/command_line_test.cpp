@@ -55,6 +55,11 @@ TEST_SUITE("config") {
     CHECK(line.show_samples == 7);
     CHECK(line.show_random);
     CHECK(parse({"--show", "random:", "a.yaml"}).show_samples == 3);
+    line = parse({"--chat", "a.yaml", "--system", "Be brief."});
+    CHECK(line.action == Action::generate);
+    CHECK(line.chat);
+    CHECK(line.system == "Be brief.");
+    CHECK(parse({"--generate", "a.yaml", "--prompt", "x", "--system=s"}).system == "s");
     CHECK(parse({"-h"}).action == Action::help);
     CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
     CHECK(parse({"--version"}).action == Action::version);

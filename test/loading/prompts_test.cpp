@@ -127,18 +127,47 @@ TEST_SUITE("prompts") {
     CHECK(prompts[0].id == "9");
   }
 
-  TEST_CASE("a text of the command line, as it is or as a user's message") {
+  TEST_CASE("a text of the command line, as it is or as messages") {
     TextSettings settings;
     const ByteTokenizer tokenizer({3});
-    const auto made = [&](PromptForm form, const PromptSettings& prompt) {
-      return text_of(prompt_of_text("abcdef", form, tokenizer, settings, prompt, "--prompt"));
+    const auto text = [&](const PromptSettings& prompt) {
+      return text_of(prompt_of_text("abcdef", tokenizer, prompt, "--prompt"));
     };
-    CHECK(made(PromptForm::text, any_length()) == "\2" "abcdef");
-    CHECK(made(PromptForm::text, {.vocabulary = 256, .ends = true}) == "\2" "abcdef\3");
-    CHECK(made(PromptForm::text, {.max_tokens = 4, .vocabulary = 256}) == "\2" "def");
-    CHECK(message_of([&] { made(PromptForm::message, any_length()); }).starts_with("--prompt: "));
-    CHECK(message_of([&] { made(PromptForm::text, {.vocabulary = 99}); }).find("id 99") != std::string::npos);
+    CHECK(text(any_length()) == "\2" "abcdef");
+    CHECK(text({.vocabulary = 256, .ends = true}) == "\2" "abcdef\3");
+    CHECK(text({.max_tokens = 4, .vocabulary = 256}) == "\2" "def");
+    CHECK(message_of([&] { text({.vocabulary = 99}); }).find("id 99") != std::string::npos);
+    Conversation conversation;
+    conversation.messages.push_back({{"role", "user"}, {"content", "abcdef"}});
+    const auto messages = [&] { return text_of(prompt_of_conversation(conversation, tokenizer, settings, any_length(), "--prompt")); };
+    CHECK(message_of(messages).starts_with("--prompt: "));
     settings.chat_template = chat_format("chatml");
-    CHECK(made(PromptForm::message, any_length()) == "<|im_start|>user\nabcdef<|im_end|>\n<|im_start|>assistant\n");
+    CHECK(messages() == "<|im_start|>user\nabcdef<|im_end|>\n<|im_start|>assistant\n");
+  }
+
+  TEST_CASE("the prompt of a chat is that of a record with the same messages") {
+    const TemporaryDirectory directory;
+    for (const char* format : {"chatml", "llama2", "llama3", "mistral", "gemma", "zephyr", "alpaca"}) {
+      for (const bool system : {false, true}) {
+        if (system && (std::string(format) == "gemma" || std::string(format) == "mistral")) continue;  // they refuse one
+        CAPTURE(std::string(format));
+        TextSettings settings;
+        settings.chat_template = chat_format(format);
+        settings.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+        Conversation chat;
+        const auto add = [&](const char* role, const char* content) { chat.messages.push_back({{"role", role}, {"content", content}}); };
+        if (system) add("system", "Be brief.");
+        for (const char* turn : {"one?", "and two?\n", " three"}) {
+          add("user", turn);
+          Conversation record = chat;
+          record.messages.push_back({{"role", "assistant"}, {"content", "the answer"}});
+          const std::string file = directory.write("data.jsonl", Json{{"messages", record.messages}}.dump() + "\n");
+          const auto dataset = open_dataset(file, DatasetFormat::automatic, settings);
+          CHECK(prompt_of_conversation(chat, ByteTokenizer(), settings, any_length(), "the conversation") ==
+                prompt_of_sample(*dataset, 0, ByteTokenizer(), any_length()).ids);
+          add("assistant", "so be it");
+        }
+      }
+    }
   }
 }

@@ -1,0 +1,198 @@
+// --prompt and --chat; see terminal.h.
+#include "generate/terminal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "base/standard_output.h"
+#include "blipft/error.h"
+#include "blipft/prompts.h"
+#include "datasets/record_text.h"
+#include "engine/decode/prompt_set.h"
+#include "generate/answers/answer_text.h"
+#include "generate/generation.h"
+#include "io/file.h"
+#include "text/chat_template.h"
+#include "text/unicode.h"
+
+namespace blipft {
+
+namespace {
+
+// A model that answers one text after the other.
+class Terminal {
+ public:
+  Terminal(const GenerationSource& source, const World& world)
+      : config_(source.config), generation_(source, world), inputs_(generation_.inputs()),
+        texts_(text_settings(source.config, generation_.tokenizer())), answers_(generation_.tokenizer(), generation_.settings()) {}
+
+  // True if the model's files or the run file have a chat template, and no prompt style for instructions is given.
+  bool converses() const { return texts_.chat_template && !has_style(); }
+  bool has_picture() const { return inputs_.has_picture(); }
+
+  // A conversation with `system` as its first message, if that is given.
+  Conversation begin(const std::string& system) const {
+    Conversation conversation;
+    if (system.empty()) return conversation;
+    BLIPFT_USER_CHECK(converses(), "--system: found ", has_style() ? "data.prompt_style, whose prompts have" : "a model "
+                      "without a chat template, whose prompts have", " no system message. Set data.chat_template",
+                      has_style() ? " and data.prompt_style: chat" : "", ", or write the text into the prompt.");
+    conversation.messages.push_back({{"role", "system"}, {"content", system}});
+    return conversation;
+  }
+
+  void read_picture(const std::string& file) {
+    BLIPFT_USER_CHECK(has_picture(), file, ": the model in ", generation_.config().model.path,
+                      " reads no picture; leave --image and /picture out");
+    const std::string bytes = io::read_whole_file(file, max_picture_bytes);
+    pixels_ = pixels_of({bytes.begin(), bytes.end()}, file, inputs_.picture_size,
+                        {config_.data.exif_orientation, config_.data.transparency == Transparency::white});
+  }
+
+  // The request for the next answer of a conversation, of at most `most` tokens. Without a chat template the prompt is
+  // the last message alone.
+  TextRequest request(const Conversation& conversation, int64_t most, const std::string& place, const std::string& remedy) const {
+    BLIPFT_USER_CHECK(!has_picture() || !pixels_.empty(), "the model in ", generation_.config().model.path,
+                      " reads a picture; give --image FILE");
+    const std::string last = content_text(conversation.messages.back());
+    const PromptSettings settings{.vocabulary = inputs_.vocabulary, .ends = inputs_.has_source()};
+    TextRequest request;
+    if (converses() && !last.empty())
+      request.ids = prompt_of_conversation(conversation, generation_.tokenizer(), texts_, settings, place);
+    else
+      request.ids = prompt_of_text(has_style() && !last.empty() ? prompt_of(texts_.prompt_style, last, "", place) : last,
+                                   generation_.tokenizer(), settings, place);
+    request.instruction = generation_.model().instructions.ids(last, place);
+    const auto ids = static_cast<int64_t>(request.ids.size());
+    BLIPFT_USER_CHECK(ids > 0, place, ": the prompt is empty, and the tokenizer puts nothing before a text; give some text");
+    BLIPFT_USER_CHECK(ids <= most, place, ": found ", ids, " tokens, expected at most ", most, ". ", remedy);
+    request.new_tokens = generation_.settings().new_tokens(inputs_, ids);
+    request.pixels = pixels_;
+    return request;
+  }
+
+  int64_t max_ids() const { return generation_.model().max_ids(); }
+  int64_t max_instruction() const { return generation_.model().instructions.max_tokens; }
+
+  // Loads the weights, for prompts of at most so many tokens.
+  void load(int64_t prompt, int64_t instruction) {
+    generation_.load({prompt, 1, 0, instruction});
+    std::fprintf(stderr, "%s\n%s\n", generation_.text().c_str(), generation_.settings().text().c_str());
+  }
+
+  // Prints the answer while it is generated, and returns its text.
+  std::string answer(const TextRequest& request) {
+    const bool streams = generation_.settings().beams == 1 && generation_.settings().stop.empty();
+    const bool terminal = stdout_is_terminal();
+    const std::unique_ptr<TextStream> stream = generation_.tokenizer().text_stream();
+    std::string text;
+    size_t printed = 0;
+    GeneratorCalls calls;
+    calls.next = [&, given = false]() mutable {
+      return std::exchange(given, true) ? std::nullopt : std::optional<TextRequest>(request);
+    };
+    calls.stops = [&](std::span<const int32_t> grown) { return answers_.stops(grown); };
+    if (streams) calls.grown = [&](int64_t, std::span<const int32_t> grown) {
+      for (; printed < grown.size(); ++printed) std::fputs(printable(stream->push(grown[printed]), terminal).c_str(), stdout);
+      std::fflush(stdout);
+    };
+    calls.done = [&](const TextResult& result) {
+      text = answers_.of(result.texts.at(0).ids);
+      if (streams) std::printf("%s\n", printable(stream->finish(), terminal).c_str());
+      else
+        for (const GeneratedText& one : result.texts) std::printf("%s\n", printable(answers_.of(one.ids), terminal).c_str());
+      std::fflush(stdout);
+      const auto tokens = static_cast<double>(generation_.settings().beams == 1 ? result.texts.at(0).ids.size() : 0);
+      if (tokens > 0 && result.seconds > 0)
+        std::fprintf(stderr, "%d tokens, %.1f tokens/s%s\n", static_cast<int>(tokens), tokens / result.seconds,
+                     result.texts.at(0).end == TextEnd::length ? "; ended by its length (generate.max_new_tokens)" : "");
+    };
+    generation_.run(calls);
+    return text;
+  }
+
+ private:
+  // An instruction in the style of the run file: the form in which the model was trained.
+  bool has_style() const {
+    return config_.places.contains("data.prompt_style") && texts_.prompt_style != PromptStyle::chat && !has_picture();
+  }
+
+  const Config& config_;
+  Generation generation_;
+  const ModelInputs inputs_;
+  const TextSettings texts_;
+  const AnswerText answers_;
+  std::vector<uint8_t> pixels_;
+};
+
+void add_message(Conversation& conversation, const char* role, const std::string& content) {
+  conversation.messages.push_back({{"role", role}, {"content", content}});
+}
+
+// The turns of --chat.
+class Chat {
+ public:
+  Chat(Terminal& terminal, const std::string& system)
+      : terminal_(terminal), start_(terminal.begin(system)), conversation_(start_) {}
+
+  // Throws UserError if the line cannot be answered; the conversation is then as before.
+  void line(const std::string& text, int64_t most) {
+    static const std::string picture = "/picture ";
+    if (text.find_first_not_of(" \t\r") == std::string::npos) return;
+    if (text == "/new") return void(conversation_ = start_);
+    if (text.starts_with(picture)) return terminal_.read_picture(text.substr(picture.size()));
+    Conversation next = terminal_.converses() ? conversation_ : Conversation();
+    add_message(next, "user", text);
+    const TextRequest request = terminal_.request(
+        next, most, "the conversation", "Type /new for another conversation, or start with a larger data.max_text_tokens.");
+    add_message(next, "assistant", terminal_.answer(request));
+    conversation_ = std::move(next);
+  }
+
+ private:
+  Terminal& terminal_;
+  const Conversation start_;
+  Conversation conversation_;
+};
+
+}  // namespace
+
+void answer_prompt(const GenerationSource& source, const TerminalRequest& request, const World& world) {
+  Terminal terminal(source, world);
+  if (!request.image.empty()) terminal.read_picture(request.image);
+  Conversation conversation = terminal.begin(request.system);
+  add_message(conversation, "user", unicode::repair_utf8(request.prompt));
+  const TextRequest text = terminal.request(conversation, terminal.max_ids(), "--prompt", "Give a shorter one.");
+  terminal.load(static_cast<int64_t>(text.ids.size()), static_cast<int64_t>(text.instruction.size()));
+  (void)terminal.answer(text);
+}
+
+void chat(const GenerationSource& source, const TerminalRequest& request, const World& world) {
+  Terminal terminal(source, world);
+  if (!request.image.empty()) terminal.read_picture(request.image);
+  Chat turns(terminal, request.system);
+  const int64_t most = std::min(source.config.data.max_text_tokens, terminal.max_ids());
+  terminal.load(most, std::min(most, terminal.max_instruction()));
+  const bool interactive = ::isatty(STDIN_FILENO) == 1;
+  std::fprintf(stderr, "%s%s Ctrl-D ends.\n",
+               terminal.converses() ? "/new begins another conversation." : "There is no chat template: each line is answered by itself.",
+               terminal.has_picture() ? " /picture FILE shows a picture." : "");
+  std::string line;
+  for (;;) {
+    if (interactive) std::fputs("> ", stderr);
+    if (!std::getline(std::cin, line)) break;
+    if (line.ends_with('\r')) line.pop_back();
+    try {
+      turns.line(unicode::repair_utf8(line), most);
+    } catch (const UserError& error) {
+      if (!interactive) throw;
+      std::fprintf(stderr, "%s\n", printable(error.what(), true).c_str());
+    }
+  }
+  if (interactive) std::fputs("\n", stderr);
+}
+
+}  // namespace blipft
