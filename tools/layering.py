@@ -111,7 +111,7 @@ TEXT_KEYS = {
     "path": "model.path adapter.path data.path data.val_path data.pictures checkpoint.path output.path generate.path",
     # names of parameter groups, modules, keys of records, optimizers and metrics
     "name": "model.freeze model.quantize_groups adapter.targets train.matmul_exclude data.keys train.optim evaluate.metrics",
-    "text of the user": "data.chat_date data.prompt_template generate.prompt generate.stop",
+    "text of the user": "data.chat_date data.prompt_template evaluate.ignore_before generate.prompt generate.stop",
 }
 SECTIONS = "model adapter data train parallel checkpoint generate evaluate trace output".split()
 # Sections of Config, which the rooms declare, and the section of their other parts.

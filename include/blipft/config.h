@@ -22,6 +22,7 @@ struct EvaluateSection {
   std::vector<std::string> metrics;     ///< bleu4, rouge_l, cider, vqa_accuracy, exact_match, ...; empty: those that fit
   int64_t samples = 0;                  ///< the first so many validation samples are answered, and scored, while a run trains;
                                         ///< 0: none
+  std::string ignore_before;            ///< scores take the text behind the last one of this, as "</think>"
   int64_t every = 1;                    ///< validations between generations; also at the last one
 };
 

@@ -377,6 +377,9 @@ void add_evaluate(std::vector<Key>& keys) {
   e(&E::samples, "samples", from_to(0, max_samples),
     "the first N validation samples are answered and scored at validations; 0: none",
     std::vector<std::string>{"predict_with_generate"});
+  e(&E::ignore_before, "ignore_before", any(),
+    "a text that ends what is not scored: \"</think>\" leaves generated reasoning out of scores",
+    std::vector<std::string>{"think_end_token"});
   e(&E::every, "every", from_to(1, max_steps), "texts are generated and scored at every N-th validation and at the last one");
 }
 

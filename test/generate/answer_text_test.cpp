@@ -28,6 +28,27 @@ TEST_SUITE("answer text") {
     CHECK(stops.clean("<think>\n\n</think>\n\nred\n\nblue") == "red");
   }
 
+  TEST_CASE("what stands before evaluate.ignore_before is not scored") {
+    const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/vocab_merges"), {});
+    GenerateSettings settings;
+    const AnswerText all(*tokenizer, settings);
+    CHECK(all.scored("a</think>b") == "a</think>b");
+    settings.ignore_before = "</think>";
+    const AnswerText answers(*tokenizer, settings);
+    const std::pair<const char*, const char*> texts[] = {
+        {"red", "red"}, {"", ""}, {"<think>\nred?\n</think>\n\nblue", "blue"}, {"red?</think>blue", "blue"},
+        {"a</think>b</think> c", "c"}, {"a</think>", ""}, {"a</think> \n", ""}, {"<think>red", "<think>red"}};
+    for (const auto& [text, expected] : texts) {
+      CAPTURE(text);
+      CHECK(answers.scored(text) == expected);
+      PromptedSample prompt;
+      prompt.references = {text, "green"};
+      const ScoredText scored = scored_text(prompt, 0, "colour?", answers.clean(text), answers);
+      CHECK(scored.candidate == expected);
+      CHECK(scored.references == std::vector<std::string>{expected, "green"});
+    }
+  }
+
   TEST_CASE("the references of a scored text are cleaned as the answer is") {
     const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/vocab_merges"), {});
     GenerateSettings settings;

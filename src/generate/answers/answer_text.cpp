@@ -35,6 +35,13 @@ std::string AnswerText::clean(std::string text) const {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
+std::string AnswerText::scored(const std::string& text) const {
+  const std::string& mark = settings_.ignore_before;
+  const size_t at = mark.empty() ? std::string::npos : text.rfind(mark);
+  if (at == std::string::npos) return text;
+  return text.substr(std::min(text.find_first_not_of(kBlanks, at + mark.size()), text.size()));
+}
+
 std::optional<size_t> AnswerText::stops(std::span<const int32_t> ids) const {
   if (settings_.stop.empty() || stop_at(tokenizer_.decode(ids)) == std::string::npos) return std::nullopt;
   return ids.size();
@@ -47,15 +54,15 @@ size_t AnswerText::stop_at(const std::string& text) const {
   return first;
 }
 
-ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string prompt_text, std::string text,
+ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string prompt_text, const std::string& text,
                        const AnswerText& answers) {
   const nlohmann::json id = nlohmann::json::parse(prompt.id, nullptr, false);
   std::vector<std::string> references;
-  for (const std::string& reference : prompt.references) references.push_back(answers.clean(reference));
+  for (const std::string& reference : prompt.references) references.push_back(answers.scored(answers.clean(reference)));
   return {.index = number,
           .id = id.is_string() ? id.get<std::string>() : prompt.id,
           .prompt = std::move(prompt_text),
-          .candidate = std::move(text),
+          .candidate = answers.scored(text),
           .references = std::move(references),
           .picture = prompt.picture >= 0 ? prompt.name : ""};
 }

@@ -21,6 +21,8 @@ class AnswerText {
   /// Returns `text` without an empty think block at its start (Qwen 3's chat template puts one before each answer), up
   /// to the first stop text after it, and without white space at both ends. References are cleaned the same way.
   std::string clean(std::string text) const;
+  /// Returns the part of a cleaned text that is scored: what follows the last evaluate.ignore_before, else all of it.
+  std::string scored(const std::string& text) const;
   /// Returns the number of new ids to keep, which is all of them, if their text contains a stop text; else nullopt.
   std::optional<size_t> stops(std::span<const int32_t> ids) const;
 
@@ -30,9 +32,9 @@ class AnswerText {
   const GenerateSettings& settings_;
 };
 
-/// The sample of a prompt, `number` in its set, with `prompt_text` and the answer `text`. Its references are cleaned by
-/// `answers`, as `text` was.
-ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string prompt_text, std::string text,
+/// The sample of a prompt, `number` in its set, with `prompt_text` and what is scored of the answer `text`. Its references
+/// are cleaned by `answers`, as `text` was, and cut in the same way.
+ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string prompt_text, const std::string& text,
                        const AnswerText& answers);
 
 }  // namespace blipft
