@@ -73,6 +73,31 @@ TRAINED = ("data.prompt_style=none", "data.mask_prompt=true", "data.max_text_tok
 
 
 @test
+def what_stands_before_a_mark_is_not_scored(space):
+    data = write_records(space, [{"instruction": f"Say {i}.", "output": "?"} for i in range(8)])
+    own = (f"output.path={space.new()}", "generate.max_new_tokens=8", "train.precision=32-true")
+    out, _ = answered("--generate", space.config, *own, f"generate.path={data}")
+    said = [line["text"] for line in lines_of(folder_of(out) / "generated.jsonl")]
+    mark = max({letter for text in said for letter in text[1:-1] if letter.isalnum()},
+               key=lambda letter: sum(letter in text[:-1] for text in said))
+    tails = [text.rpartition(mark)[2].strip(" \t\r\n") if mark in text else text for text in said]
+    check(tails != said, "no text has the mark", mark, said)
+    right = write_records(space, [{"instruction": f"Say {i}.", "output": tail} for i, tail in enumerate(tails)])
+    same = sum(text == tail for text, tail in zip(said, tails)) / len(said)
+    for action in ("--generate", "--evaluate"):
+        for options, expected in (((), same), ((f"evaluate.ignore_before={mark}",), 1)):
+            out, _ = answered(action, space.config, *own, f"generate.path={right}", "evaluate.metrics=[exact_match]", *options)
+            check(scores_of(out)["exact_match"] == expected, action, options, out)
+            check([line["text"] for line in lines_of(folder_of(out) / "generated.jsonl")] == said, "texts are cut in the file")
+    # Validations of a run score in the same way.
+    for options, expected in (((), same), ((f"evaluate.ignore_before={mark}",), 1)):
+        result = trained(space, "text", 1, f"data.val_path={right}", "train.max_steps=1", "train.lr=1e-30", "evaluate.samples=8",
+                         "evaluate.metrics=[exact_match]", "generate.max_new_tokens=8", *options)
+        found = float(re.search(r"exact_match (\S+)", result.out).group(1).rstrip(","))
+        check(abs(found - expected) < 1e-3, options, expected, result)
+
+
+@test
 def the_settings_of_the_run_hold(space):
     result = trained(space, "text", 0, *TRAINED, "output.save_model=true", "checkpoint.every_steps=2")
     own, said = answered("--evaluate", result.output)
