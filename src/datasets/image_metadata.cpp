@@ -51,7 +51,7 @@ std::string picture_name(const json& object, const TextSettings& settings, const
   return name->get<std::string>();
 }
 
-std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSettings& settings) {
+std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSettings& settings, UnreadKeys& unread) {
   std::vector<PictureEntry> entries;
   const std::string text = read_text(file);
   UnrenderedKeys unrendered(settings);
@@ -67,12 +67,13 @@ std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSetting
     unrendered.look_at(object, place);
     for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
       entries.push_back({picture_name(object, settings, place), std::move(one), line});
+    unread.add(unread_keys_of_picture(object, settings));
   }
   unrendered.check();
   return entries;
 }
 
-std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings& settings) {
+std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings& settings, UnreadKeys& unread) {
   const std::string text = read_text(file);
   CsvReader reader(file, text, 1, csv_separator(text));
   std::vector<std::string> fields;
@@ -105,6 +106,7 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
     unrendered.look_at(object, place);
     for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
       entries.push_back({fields[name], std::move(one), reader.line()});
+    unread.add(unread_keys_of_picture(object, settings));
   }
   unrendered.check();
   return entries;
@@ -279,7 +281,7 @@ bool has_pictures_alone(const std::string& path) {
 }
 
 PictureList list_pictures_alone(const std::string& folder) {
-  PictureList list{folder, folder, {}, 0};
+  PictureList list{folder, folder, {}, "", 0};
   if (!find_metadata(folder).empty() || has_text_captions(folder)) return list;
   for_each_file(folder, [&](const fs::path& file) {
     if (is_listed(file)) list.entries.push_back({file.lexically_relative(folder).string(), {}, 0});
@@ -308,7 +310,10 @@ PictureList read_picture_list(const std::string& path, const TextSettings& setti
   const TextSettings& named = found ? table->settings : settings;
   const std::string folder = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;
   const bool jsonl = record_suffix(metadata) == ".jsonl";
-  return {metadata, found ? table->root : folder, jsonl ? parse_jsonl(metadata, named) : parse_csv(metadata, named)};
+  UnreadKeys unread;
+  PictureList list{metadata, found ? table->root : folder, (jsonl ? parse_jsonl : parse_csv)(metadata, named, unread)};
+  list.unread_keys = unread.text();
+  return list;
 }
 
 }  // namespace blipft

@@ -24,6 +24,7 @@ struct PictureList {
   std::string metadata;    ///< file name for messages; the folder if captions are next to the pictures
   std::string root;        ///< folder that picture paths are relative to
   std::vector<PictureEntry> entries;
+  std::string unread_keys = {};  ///< keys of the records that nothing reads, as UnreadKeys::text()
   std::optional<int64_t> others = {};  ///< for a folder with only pictures: number of its other files
 };
 

@@ -102,10 +102,11 @@ std::string caption_next_to(const std::string& picture) {
 class ImageFolder final : public Dataset {
  public:
   ImageFolder(PictureList list, TextSettings settings)
-      : metadata_(std::move(list.metadata)), root_(std::move(list.root)), entries_(std::move(list.entries)), others_(list.others),
-        settings_(std::move(settings)) {}
+      : metadata_(std::move(list.metadata)), root_(std::move(list.root)), entries_(std::move(list.entries)), unread_(std::move(list.unread_keys)),
+        others_(list.others), settings_(std::move(settings)) {}
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
+  std::string unread_keys() const override { return unread_; }
   std::optional<int64_t> other_files() const override { return others_; }
 
   // Includes the sizes of a few pictures only: examining a million files takes minutes on network file systems.
@@ -206,6 +207,7 @@ class ImageFolder final : public Dataset {
   std::string metadata_;
   fs::path root_;
   std::vector<PictureEntry> entries_;
+  std::string unread_;
   std::optional<int64_t> others_;
   TextSettings settings_;
 };

@@ -4,7 +4,6 @@
 // demand. A file is open only while it is read, because a dataset may have more files than a process may open.
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <mutex>
 #include <set>
 
@@ -72,9 +71,7 @@ class JsonDataset final : public Dataset {
   Prompt read_prompt(int64_t index) const override { return from_record(index, prompt_of_record); }
   std::string unread_keys() const override {
     const std::lock_guard lock(unread_mutex_);
-    std::string text;
-    for (const auto& [key, count] : unread_) text += concat(text.empty() ? "" : ", ", brief(key), " (", count, ")");
-    return brief(text, 500);
+    return unread_.text();
   }
   SplitGroup split_group(int64_t index) const override {
     try {
@@ -113,7 +110,7 @@ class JsonDataset final : public Dataset {
     const std::lock_guard lock(unread_mutex_);
     seen_.resize(records_.size());
     if (seen_[static_cast<size_t>(index)]) return;
-    for (const std::string& key : unread_keys_of_record(record, settings_, place)) ++unread_[key];
+    unread_.add(unread_keys_of_record(record, settings_, place));
     seen_[static_cast<size_t>(index)] = true;
   }
 
@@ -171,7 +168,7 @@ class JsonDataset final : public Dataset {
   std::vector<JsonRecord> records_;         // records of all files, in order
   std::vector<int64_t> first_records_ = {0};  // index of the first record of each file, and the end
   mutable std::mutex unread_mutex_;
-  mutable std::map<std::string, int64_t> unread_;  // keys that nothing reads, in how many of the records seen
+  mutable UnreadKeys unread_;               // of the records seen
   mutable std::vector<bool> seen_;
   mutable std::once_flag counted_;
   mutable int64_t unrendered_ = 0;          // number of records with such a key, once counted

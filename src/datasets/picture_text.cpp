@@ -2,6 +2,7 @@
 #include "datasets/picture_text.h"
 
 #include <algorithm>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -73,15 +74,34 @@ std::vector<Dataset::Answer> answers_from_json(const json& value, const std::str
   return answers;
 }
 
+namespace {
+
+bool has_prompt_in(const json& object, const TextSettings& settings) {
+  if (settings.keys.contains("prompt") || settings.keys.contains("answer")) return true;
+  return object.contains(name_of(settings, "prompt")) && (object.contains(name_of(settings, "answer")) || settings.for_prompts);
+}
+
+}  // namespace
+
+std::vector<std::string> unread_keys_of_picture(const json& object, const TextSettings& settings) {
+  std::set<std::string> read = {name_of(settings, "file_name"), "question_id", "image_id", "id"};
+  if (has_prompt_in(object, settings)) read.insert({name_of(settings, "prompt"), name_of(settings, "answer")});
+  else if (settings.keys.contains("text") || object.contains("text")) read.insert(name_of(settings, "text"));
+  else read.insert("caption");
+  std::vector<std::string> unread;
+  for (const auto& item : object.items())
+    if (!read.contains(item.key())) unread.push_back(item.key());
+  return unread;
+}
+
 PictureText picture_text_from_json(const json& object, const TextSettings& settings, const std::string& place) {
   BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),
                     ", expected an object with \"text\", or with \"prompt\" and \"answer\"");
   const std::string prompt_key = name_of(settings, "prompt"), answer_key = name_of(settings, "answer");
-  const bool named = settings.keys.contains("prompt") || settings.keys.contains("answer");
   const bool has_prompt = object.contains(prompt_key), has_answer = object.contains(answer_key);
   PictureText text;
   text.id = record_id(object);
-  if (!named && !(has_prompt && (has_answer || settings.for_prompts))) {
+  if (!has_prompt_in(object, settings)) {
     text.captions = captions_from_json(object, settings, place);
     return text;
   }

@@ -24,6 +24,8 @@ struct PictureText {
 /// "weight". Equal answers are merged, and their weights are added. With settings.for_prompts there may be no answer.
 /// Throws UserError naming `place` (file and line).
 PictureText picture_text_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place);
+/// The keys of such an object that nothing reads. The id of a record and the name of its picture are read.
+std::vector<std::string> unread_keys_of_picture(const nlohmann::json& object, const TextSettings& settings);
 /// Returns the answers in a JSON value; `key` is the key of this value, for messages.
 std::vector<Dataset::Answer> answers_from_json(const nlohmann::json& value, const std::string& key,
                                                const std::string& place);

@@ -329,6 +329,12 @@ std::vector<std::string> unread_keys_of_record(const Json& record, const TextSet
   return unread;
 }
 
+std::string UnreadKeys::text() const {
+  std::string text;
+  for (const auto& [key, count] : counts_) text += concat(text.empty() ? "" : ", ", brief(key), " (", count, ")");
+  return brief(text, 500);
+}
+
 void UnrenderedKeys::look_at(const nlohmann::json& record, const std::string& place) {
   ++records_;
   const bool asks = record.is_object() && (record.contains(name_of(settings_, "prompt")) || record.contains("question"));

@@ -1,7 +1,9 @@
 // Records of JSON files: their keys, and the text made from them.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -46,7 +48,18 @@ std::string unrendered_key_of_record(const nlohmann::ordered_json& record, const
 /// The keys of a record that nothing reads.
 std::vector<std::string> unread_keys_of_record(const nlohmann::ordered_json& record, const TextSettings& settings,
                                                const std::string& place);
-/// Finds such keys in the records of pictures with prompts.
+/// Counts the keys of records that nothing reads.
+class UnreadKeys {
+ public:
+  void add(const std::vector<std::string>& keys) {
+    for (const std::string& key : keys) ++counts_[key];
+  }
+  std::string text() const;                 ///< "category (300), id (300)"
+
+ private:
+  std::map<std::string, int64_t> counts_;
+};
+/// Finds keys with data that is not rendered in the records of pictures with prompts.
 class UnrenderedKeys {
  public:
   explicit UnrenderedKeys(const TextSettings& settings) : settings_(settings) {}

@@ -64,6 +64,12 @@ int64_t number_at(const json& record, const char* key, const std::string& place)
   return record[key].get<int64_t>();
 }
 
+/// Counts the keys of a record but these.
+void add_unread(const json& record, const std::set<std::string_view>& read, UnreadKeys& unread) {
+  for (const auto& item : record.items())
+    if (!read.contains(item.key())) unread.add({item.key()});
+}
+
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   return at == std::string::npos ? text : text.replace(at, from.size(), to);
@@ -138,6 +144,7 @@ PictureList read_vqa(const std::string& path, const TextSettings& settings) {
                     asks ? "v2_mscoco_..._annotations.json" : "v2_OpenEnded_mscoco_..._questions.json",
                     " in its folder; copy it there");
   std::string place;
+  UnreadKeys unread;
   std::unordered_map<int64_t, std::vector<Dataset::Answer>> answers;
   if (!annotations.empty()) {
     const InputFile input(annotations);
@@ -147,6 +154,7 @@ PictureList read_vqa(const std::string& path, const TextSettings& settings) {
       const int64_t id = number_at(object, "question_id", place);
       BLIPFT_USER_CHECK(object.contains("answers"), place, ": no key \"answers\"");
       answers[id] = answers_from_json(object["answers"], "answers", place);
+      add_unread(object, {"question_id", "image_id", "answers"}, unread);
     }
   }
   const InputFile input(questions);
@@ -158,6 +166,7 @@ PictureList read_vqa(const std::string& path, const TextSettings& settings) {
     const int64_t id = number_at(object, "question_id", place);
     BLIPFT_USER_CHECK(object.contains("question") && object["question"].is_string(), place, ": key \"question\" is ",
                       object.contains("question") ? io::brief(object["question"]) : "missing", ", expected a text");
+    add_unread(object, {"question_id", "image_id", "question"}, unread);
     const auto known = answers.find(id);
     BLIPFT_USER_CHECK(known != answers.end() || settings.for_prompts, place, ": question_id ", id, " has no answers in ",
                       annotations, "; take the annotations that belong to these questions");
@@ -171,6 +180,7 @@ PictureList read_vqa(const std::string& path, const TextSettings& settings) {
   const PictureNames names = names_for(questions, pictures.front(), settings);
   for (size_t i = 0; i < pictures.size(); ++i) list.entries[i].file = names.of(pictures[i]);
   list.root = names.root;
+  list.unread_keys = unread.text();
   return list;
 }
 
@@ -216,6 +226,7 @@ PictureList read_lavis(const std::string& path, const TextSettings& settings) {
   PictureList list{path, settings.pictures.empty() ? fs::path(path).parent_path().string() : settings.pictures, {}};
   std::string place;
   UnrenderedKeys unrendered(settings);
+  UnreadKeys unread;
   for (const JsonRecord& record : records) {
     const json object = record_in(input, path, record, place);
     unrendered.look_at(object, place);
@@ -228,8 +239,10 @@ PictureList read_lavis(const std::string& path, const TextSettings& settings) {
                       ", expected the picture's path");
     for (PictureText& one : by_answers(picture_text_from_json(object, own, place), settings))
       list.entries.push_back({object[file_key].get<std::string>(), std::move(one), record.line});
+    unread.add(unread_keys_of_picture(object, own));
   }
   unrendered.check();
+  list.unread_keys = unread.text();
   if (list.root.empty()) list.root = ".";
   return list;
 }

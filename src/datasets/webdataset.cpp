@@ -360,6 +360,21 @@ class WebDataset final : public Dataset {
     });
   }
 
+  std::string unread_keys() const override {
+    UnreadKeys unread;
+    const std::vector<int64_t> samples = spread_samples(size(), max_sizes_looked_at);
+    for (const int64_t i : samples) {
+      const Entry& entry = entries_[static_cast<size_t>(i)];
+      try {
+        if (!entry.has_text_file()) unread.add(unread_keys_of_picture(record_of(TarFile(shards_[entry.shard]), entry), settings_));
+      } catch (const UserError&) {           // read() reports the error
+      }
+    }
+    const std::string text = unread.text();
+    const bool all = static_cast<int64_t>(samples.size()) == size();
+    return all || text.empty() ? text : concat(text, " of ", samples.size(), " records, evenly spread");
+  }
+
   SplitGroup split_group(int64_t) const override { return {}; }  // each sample has its own picture
 
   Prompt read_prompt(int64_t index) const override {
@@ -373,13 +388,23 @@ class WebDataset final : public Dataset {
   }
 
  private:
-  PictureText text_of(const TarFile& tar, const Entry& entry) const {
+  static std::string place_of(const TarFile& tar, const Entry& entry) {
+    return tar.path() + ":" + brief(entry.caption_name(), 1000);
+  }
+  static std::string caption_of(const TarFile& tar, const Entry& entry) {
     std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
     tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", brief(entry.caption_name()),
                                                                             "\""));
-    if (entry.has_text_file()) return {std::nullopt, {text}, {}, {}};
-    const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
-    const nlohmann::json record = parse_json(text, place);
+    return text;
+  }
+  static nlohmann::json record_of(const TarFile& tar, const Entry& entry) {
+    return parse_json(caption_of(tar, entry), place_of(tar, entry));
+  }
+
+  PictureText text_of(const TarFile& tar, const Entry& entry) const {
+    if (entry.has_text_file()) return {std::nullopt, {caption_of(tar, entry)}, {}, {}};
+    const std::string place = place_of(tar, entry);
+    const nlohmann::json record = record_of(tar, entry);
     UnrenderedKeys keys(settings_);
     keys.look_at(record, place);
     if (keys.found()) refuse_unrendered_keys();
@@ -394,10 +419,7 @@ class WebDataset final : public Dataset {
         if (entry.has_text_file()) continue;
         try {
           const TarFile tar(shards_[entry.shard]);
-          std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
-          tar.read(entry.caption.offset, text.data(), entry.caption.bytes, "a member");
-          const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
-          unrendered_->look_at(parse_json(text, place), place);
+          unrendered_->look_at(record_of(tar, entry), place_of(tar, entry));
         } catch (const UserError&) {         // read() reports the error
         }
       }

@@ -275,6 +275,21 @@ TEST_SUITE("dataset") {
     check_refused(directory.path.string(), {"tools/convert_dataset.py"});
   }
 
+  TEST_CASE("webdataset: keys of JSON records that nothing reads are counted") {
+    const TemporaryDirectory directory;
+    std::string shard;
+    for (int i = 0; i < 1100; ++i)
+      shard += tar_member(concat(i, ".jpg"), "x") +
+               (i % 2 ? tar_member(concat(i, ".txt"), "t") : tar_member(concat(i, ".json"), R"({"text": "t", "width": 5, "url": ""})"));
+    const auto keys_of = [&](const std::string& path) { return open_dataset(path, DatasetFormat::automatic)->unread_keys(); };
+    const std::string many = keys_of(directory.write("many.tar", shard + tar_end()));
+    CHECK(many.starts_with("url ("));
+    CHECK(many.ends_with(" of 1024 records, evenly spread"));
+    CHECK(keys_of(directory.write("one.tar", tar_member("1.jpg", "x") + tar_member("1.json", R"({"text": "t", "key": "1"})") +
+                                                 tar_end())) == "key (1)");
+    CHECK(keys_of(directory.write("broken.tar", tar_member("1.jpg", "x") + tar_member("1.json", "{") + tar_end())) == "");
+  }
+
   TEST_CASE("webdataset: names, sizes and captions of every kind") {
     TemporaryDirectory directory;
     const std::string deep(120, 'd'), pax_name(300, 'p');

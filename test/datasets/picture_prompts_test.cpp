@@ -116,6 +116,26 @@ TEST_SUITE("picture prompts") {
     check_parts(message_of([&] { folder.open(settings)->read(0); }), {"has a caption and no prompt"});
   }
 
+  TEST_CASE("keys of records of pictures that nothing reads are counted") {
+    const auto unread = [](const std::string& metadata) { return Folder(metadata).open()->unread_keys(); };
+    CHECK(unread(kAnswers) == "");
+    CHECK(unread(R"({"file_name": "1.jpg", "text": "a", "id": 4, "caption": "b", "width": 5})" "\n"
+                 R"({"file_name": "2.jpg", "caption": "b", "width": 5, "source": "x"})" "\n") ==
+          "caption (1), source (1), width (2)");
+    CHECK(unread(R"({"file_name": "1.jpg", "prompt": "p", "answer": "a", "text": "t"})" "\n") == "text (1)");
+    CHECK(unread(R"({"file_name": "1.jpg", "prompt": "p", "text": "t"})" "\n") == "prompt (1)");
+    const TemporaryDirectory directory;
+    for (const char* name : {"1.jpg", "2.jpg"}) directory.write(name, name);
+    directory.write("metadata.csv", "file_name,words,text,split\n1.jpg,a,b,train\n2.jpg,c,d,train\n");
+    const auto keys_of = [&](const TextSettings& settings) {
+      return open_dataset(directory.path.string(), DatasetFormat::automatic, settings)->unread_keys();
+    };
+    CHECK(keys_of({}) == "split (2), words (2)");
+    TextSettings settings;
+    settings.keys = {{"text", "words"}};
+    CHECK(keys_of(settings) == "split (2), text (2)");
+  }
+
   TEST_CASE("VQA's two files, found by either; LAVIS's list") {
     const TemporaryDirectory directory;
     directory.write("train2014/COCO_train2014_000000000009.jpg", "nine");
@@ -139,6 +159,7 @@ TEST_SUITE("picture prompts") {
       REQUIRE(prompts.size() == 2);
       CHECK(prompts[1].references == Texts{"b", "b"});
       CHECK(prompts[1].id == "9001");
+      CHECK(dataset->unread_keys() == "multiple_choice_answer (1)");
     }
     std::filesystem::remove(annotations);
     check_parts(message_of([&] { open_dataset(questions, DatasetFormat::automatic); }), {questions, "annotations are not beside"});
@@ -150,6 +171,7 @@ TEST_SUITE("picture prompts") {
         {{"image", "train2014/COCO_train2014_000000000009.jpg"}, {"question", "what?"}, {"question_id", 5},
          {"answer", {"a", "b", "a"}}, {"dataset", "vqa"}}}.dump());
     CHECK(told(*open_dataset(list, DatasetFormat::automatic), 0) == "what?|a*2 b*1 ");
+    CHECK(open_dataset(list, DatasetFormat::automatic)->unread_keys() == "dataset (1)");
     const std::string captions = directory.write("coco_karpathy_train.json", Json{
         {{"image", "train2014/COCO_train2014_000000000009.jpg"}, {"caption", "a cat"}, {"image_id", "coco_9"}}}.dump());
     CHECK(told(*open_dataset(captions, DatasetFormat::automatic), 0) == "+a cat");
