@@ -149,6 +149,9 @@ struct TextSettings : RecordSettings {
 };
 TextSettings text_settings(const TextKeys& keys, const KeyPlaces& places, const std::string& model_folder,
                            const Tokenizer& tokenizer);
+/// Returns a warning if answers of conversations end with a text that the tokenizer splits into several tokens, so that
+/// the model has no end token to generate; else "".
+std::string end_token_warning(const TextSettings& settings, const Tokenizer& tokenizer, const std::string& model_path);
 /// The text of the template that data.chat_template names; empty with auto. Throws UserError for a file that cannot be read.
 std::string chosen_chat_template(const TextKeys& keys);
 

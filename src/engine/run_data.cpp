@@ -44,6 +44,15 @@ std::shared_ptr<const Dataset> open_validation(const EngineSettings& config, con
   return open_datasets(config, texts, std::max<int64_t>(1, config.data.num_workers)).validation;
 }
 
+std::string end_token_warning(const Config& config, const RunData& data) {
+  try {
+    if (!data.training.dataset->read_prompt(0).whole) return {};
+  } catch (const UserError&) {             // the loader reports the error
+    return {};
+  }
+  return end_token_warning(text_settings(config, *data.tokenizer), *data.tokenizer, config.model.path);
+}
+
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory) {
   return load_tokenizer(model_directory, family_of(model_directory).tokenizer);
 }

@@ -203,6 +203,20 @@ std::vector<TextSegment> render_chat(const Conversation& conversation, const Tex
   return segments;
 }
 
+std::string end_of_answers(const TextSettings& settings) {
+  Conversation conversation{{{{"role", "user"}, {"content", "question"}}, {{"role", "assistant"}, {"content", "answer"}}}, {},
+                            {false, true}};
+  try {
+    std::string text;
+    for (const TextSegment& segment : render_chat(conversation, settings, ""))
+      if (segment.learnt) text = segment.text;
+    const size_t at = text.rfind("answer");
+    return at == std::string::npos ? "" : stripped(std::string_view(text).substr(at + std::string_view("answer").size()));
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
 std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& place) {
   return Rendering(conversation, settings, place).text(conversation.messages.size(), true).text;
 }

@@ -39,4 +39,7 @@ std::string content_text(const nlohmann::ordered_json& message);
 /// Returns the text before an answer: that of apply_chat_template() with add_generation_prompt.
 std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& place);
 
+/// The text that ends each answer, as "<|im_end|>"; empty: only white space does, or the template refuses plain answers.
+std::string end_of_answers(const TextSettings& settings);
+
 }  // namespace blipft

@@ -1,4 +1,5 @@
 // Settings that convert records to text, from the run file and the tokenizer's files.
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 
@@ -91,6 +92,19 @@ std::string chosen_chat_template(const TextKeys& keys) {
   if (choice == TemplateChoice::automatic) return {};
   const std::string format = chat_format_text(choice.text);
   return format.empty() ? io::read_whole_file(choice.text, io::max_json_bytes) : format;
+}
+
+std::string end_token_warning(const TextSettings& settings, const Tokenizer& tokenizer, const std::string& model_path) {
+  const std::string end = settings.chat_template ? end_of_answers(settings) : "";
+  const std::vector<int32_t> ids = tokenizer.encode_plain(end);
+  // Some templates put a second token behind the one that ends the answer.
+  const bool has_token = std::any_of(ids.begin(), ids.end(), [&](const int32_t id) {
+    return or_nothing([&] { return std::optional(tokenizer.decode(std::vector{id})); }).value_or("").empty();
+  });
+  if (ids.size() < 2 || has_token) return {};
+  return concat("the chat template ends answers with ", Json(end).dump(), ", which the tokenizer in ", model_path, " splits into ",
+                ids.size(), " tokens: generation does not stop there. Set data.chat_template to a template with an end token of "
+                "this model, or take a model that has this one.");
 }
 
 TextSettings text_settings(const TextKeys& keys, const KeyPlaces& places, const std::string& model_folder,

@@ -94,6 +94,20 @@ def conversations(space):
 
 
 @test
+def an_end_of_answers_that_is_no_token_is_warned_of(space):
+    turns = {"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "2"}]}
+    data, texts = records(space, *[turns] * 4), records(space, *[{"text": "a b"}] * 4)
+    for options, warned in (((data, "data.chat_template=chatml"), True), ((data, "data.chat_template=llama2"), False),
+                            ((texts, "data.chat_template=chatml"), False)):
+        shown = show(space, "text", *options)
+        result = trained(space, "text", 1, *options, "train.max_steps=1")
+        for out in (shown, result.out + result.err):
+            found = re.search(r'warning: the chat template ends answers with "<\|im_end\|>", which the tokenizer in .* splits into '
+                              r"\d+ tokens: generation does not stop there. Set data.chat_template", out)
+            check(bool(found) == warned and ("splits into" in out) == warned, options, out)
+
+
+@test
 def pictures_and_their_answers(space):
     out = show(space, "picture")
     check(len(re.findall(r"^  picture  \d+ x \d+ pixels, \d+ bytes; read as 56 x 56$", out, re.M)) == 3, out)
