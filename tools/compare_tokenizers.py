@@ -155,6 +155,27 @@ def make_bpe(rng):
     return tokenizer, trainer, name, name not in PATTERNS and name not in ("clip", "digits", "whitespace")
 
 
+def make_words(rng):
+    """Tokens that end words are marked, as CLIP has it."""
+    unknown = rng.choice([None, "<unk>"])
+    tokenizer = Tokenizer(models.BPE(end_of_word_suffix="</w>", unk_token=unknown, fuse_unk=rng.random() < 0.5,
+                                     ignore_merges=rng.random() < 0.3))
+    alphabet, specials = [], [unknown] if unknown else []
+    if rng.random() < 0.7:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "),
+                                                     normalizers.Lowercase()])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([regex(CLIP, "removed", True),
+                                                           pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        tokenizer.decoder = decoders.ByteLevel()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.decoder = decoders.Fuse()
+    trainer = trainers.BpeTrainer(vocab_size=rng.randint(600, 1200), show_progress=False, special_tokens=specials,
+                                  end_of_word_suffix="</w>", initial_alphabet=alphabet)
+    return tokenizer, trainer, "words", False
+
+
 def make_gemma(rng):
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
@@ -187,7 +208,7 @@ def make_word_piece(rng):
 def make_tokenizer(rng, folder, count):
     """Writes tokenizer.json and cases.json."""
     texts = Texts(rng)
-    make = rng.choices([make_bpe, make_gemma, make_unigram, make_word_piece], [8, 1, 1, 1])[0]
+    make = rng.choices([make_bpe, make_words, make_gemma, make_unigram, make_word_piece], [8, 2, 1, 1, 1])[0]
     tokenizer, trainer, name, may_be_refused = make(rng)
     tokenizer.train_from_iterator([texts.text() for _ in range(150)] + ["".join(map(chr, range(32, 127)))], trainer)
     for content in ("<s>", "</s>", "<mark>"):

@@ -59,8 +59,10 @@ BpeModel::BpeModel(BpeSpec spec, const std::string& file) : spec_(std::move(spec
     if (lengths_.size() <= static_cast<size_t>(id)) lengths_.resize(static_cast<size_t>(id) + 1, 0);
     // A byte's symbol is a character of one or two bytes.
     const auto is_start = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; };
+    std::string_view text = token;
+    if (text.ends_with(spec_.end_of_word)) text.remove_suffix(spec_.end_of_word.size());
     lengths_[static_cast<size_t>(id)] = static_cast<uint32_t>(
-        spec_.byte_level ? std::count_if(token.begin(), token.end(), is_start) : static_cast<int64_t>(token.size()));
+        spec_.byte_level ? std::count_if(text.begin(), text.end(), is_start) : static_cast<int64_t>(text.size()));
   }
   for (size_t byte = 0; spec_.byte_fallback && byte < 256; ++byte)
     if (fallback_ids_[byte] >= 0) lengths_[static_cast<size_t>(fallback_ids_[byte])] = 1;
@@ -88,14 +90,19 @@ void BpeModel::read_merges(const std::string& file) {
 
 /// If true, the words of a long text, each with its leading "\u2581", can be merged independently.
 bool BpeModel::no_merge_reaches_back_over_a_word_start() const {
-  if (spec_.byte_level || spec_.ignore_merges || !spec_.vocab.contains(std::string(word_start))) return false;
+  if (spec_.byte_level || spec_.ignore_merges || !spec_.end_of_word.empty() || !spec_.vocab.contains(std::string(word_start))) return false;
   for (const auto& [left, right] : spec_.merges)
     if (right.starts_with(word_start) && !left.ends_with(word_start)) return false;
   return true;
 }
 
-BpeModel::Symbol BpeModel::symbol_of(std::string_view character) const {
+BpeModel::Symbol BpeModel::symbol_of(std::string_view character, bool ends_word) const {
   Symbol symbol;
+  if (ends_word && !spec_.end_of_word.empty()) {
+    const auto found = spec_.vocab.find(std::string(character) + spec_.end_of_word);
+    if (found != spec_.vocab.end()) symbol.id = found->second;
+    return symbol;
+  }
   size_t position = 0;
   const auto found = characters_.find(unicode::next_code_point(character, position));
   if (found != characters_.end()) {
@@ -126,13 +133,15 @@ std::vector<int32_t> BpeModel::first_symbols(std::string_view word) const {
       unknown = true;
     }
   };
+  const size_t ends = spec_.end_of_word.empty() || word.empty() ? 0 : 1;  // last bytes that have tokens of their own
   if (spec_.byte_level) {
-    for (char c : word) put(byte_symbols_[static_cast<uint8_t>(c)]);
+    for (char c : word.substr(0, word.size() - ends)) put(byte_symbols_[static_cast<uint8_t>(c)]);
+    if (ends) put(symbol_of(byte_symbols()[static_cast<uint8_t>(word.back())], true));
   } else {
     for (size_t at = 0; at < word.size();) {
       const std::string_view character = word.substr(at, character_length(word[at]));
-      put(symbol_of(character));
       at += character.size();
+      put(symbol_of(character, at == word.size()));
     }
   }
   if (unknown) ids.push_back(spec_.unknown_id);

@@ -24,6 +24,7 @@ struct BpeSpec {
   bool byte_fallback = false;  // a character without a token becomes "<0xE2>" and so on, if these are tokens
   int32_t unknown_id = -1;     // for a character without a token; -1: such characters are dropped
   bool fuse_unknown = false;   // one unknown token for a run of such characters
+  std::string end_of_word;     // suffix of the last character of a word: CLIP's "</w>"; not with byte_fallback
   bool ignore_merges = false;  // a word that is a token is not split
 };
 
@@ -59,7 +60,7 @@ class BpeModel {
   }
   void read_merges(const std::string& file);
   size_t unknown_length(std::string_view text) const;
-  Symbol symbol_of(std::string_view character) const;
+  Symbol symbol_of(std::string_view character, bool ends_word = false) const;
   std::vector<int32_t> first_symbols(std::string_view word) const;
   std::vector<int32_t> merge_word(std::string_view word) const;
   void encode_part(std::string_view word, std::vector<int32_t>& ids) const;

@@ -135,17 +135,18 @@ void read_model(const Json& model, const std::string& file, TokenizerSpec& spec)
   if (type == "WordPiece") return read_word_piece(model, file, spec);
   const bool bpe = type.is_string() ? type == "BPE" : !member(model, "merges").is_null();
   BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE, Unigram and WordPiece are supported");
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const Json& value = member(model, key);
-    BLIPFT_USER_CHECK(value.is_null() || value == "", file, ": model.", key, " is ", io::brief(value),
-                      "; only BPE without it is supported");
-  }
+  const Json &prefix = member(model, "continuing_subword_prefix"), &suffix = member(model, "end_of_word_suffix");
+  BLIPFT_USER_CHECK(prefix.is_null() || prefix == "", file, ": model.continuing_subword_prefix is ", io::brief(prefix),
+                    "; only BPE without it is supported");
+  if (suffix.is_string()) spec.bpe.end_of_word = suffix.get<std::string>();
   const Json& dropout = member(model, "dropout");
   BLIPFT_USER_CHECK(dropout.is_null() || dropout == 0.0, file, ": model.dropout is ", io::brief(dropout),
                     "; only null is supported");
   read_vocab(member(model, "vocab"), file + ": model.vocab", spec);
   read_merges(member(model, "merges"), file, spec);
   spec.bpe.byte_fallback = flag(model, "byte_fallback", false);
+  BLIPFT_USER_CHECK(!spec.bpe.byte_fallback || spec.bpe.end_of_word.empty(), file, ": model.end_of_word_suffix is ",
+                    io::brief(suffix), "; with byte_fallback only BPE without it is supported");
   spec.bpe.fuse_unknown = flag(model, "fuse_unk", false);
   spec.bpe.ignore_merges = flag(model, "ignore_merges", false);
   if (const Json& unknown = member(model, "unk_token"); unknown.is_string()) {

@@ -69,7 +69,8 @@ TEST_SUITE("tokenizer") {
       CHECK((has(message, "supported") || has(message, "expected")));
     };
     refused([](Json& json) { json["model"]["type"] = "WordLevel"; }, "model.type is WordLevel");
-    refused([](Json& json) { json["model"]["end_of_word_suffix"] = "</w>"; }, "</w>");
+    refused([](Json& json) { json["model"]["continuing_subword_prefix"] = "##"; }, "##");
+    refused([](Json& json) { json["model"].update({{"end_of_word_suffix", "</w>"}, {"byte_fallback", true}}); }, "</w>");
     refused([](Json& json) { json["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "of type Whitespace");
     refused([](Json& json) { json["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); },
             "of type ByteLevel, Digits");
@@ -89,6 +90,41 @@ TEST_SUITE("tokenizer") {
     const Directory slow("vocab_merges");
     slow.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "RobertaTokenizer"; });
     CHECK(has(load_error(slow), "tokenizer_class is RobertaTokenizer"));
+  }
+
+  TEST_CASE("CLIP's tokenizer.json: tokens that end words have a suffix") {
+    const testing::TemporaryDirectory folder;
+    const auto special = [](const char* content, int id) {
+      return Json{{"id", id}, {"content", content}, {"special", true}, {"normalized", false}};
+    };
+    const auto sequence = [](const char* parts, const Json& list) { return Json{{"type", "Sequence"}, {parts, list}}; };
+    const Json split = {{"type", "Split"}, {"behavior", "Removed"}, {"invert", true},
+                        {"pattern", {{"Regex", "'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+"}}}};
+    const Json spaces = {{"type", "Replace"}, {"pattern", {{"Regex", "\\s+"}}}, {"content", " "}};
+    folder.write("tokenizer.json", Json{
+        {"added_tokens", {special("<|startoftext|>", 9), special("<|endoftext|>", 10)}},
+        {"normalizer", sequence("normalizers", {{{"type", "NFC"}}, spaces, {{"type", "Lowercase"}}})},
+        {"pre_tokenizer", sequence("pretokenizers", {split, {{"type", "ByteLevel"}, {"add_prefix_space", false}}})},
+        {"post_processor", {{"type", "RobertaProcessing"}, {"sep", {"<|endoftext|>", 10}}, {"cls", {"<|startoftext|>", 9}}}},
+        {"decoder", {{"type", "ByteLevel"}}},
+        {"model", {{"type", "BPE"}, {"unk_token", "<|endoftext|>"}, {"continuing_subword_prefix", ""}, {"end_of_word_suffix", "</w>"},
+                   {"vocab", {{"a", 0}, {"b", 1}, {"c", 2}, {"a</w>", 3}, {"b</w>", 4}, {"c</w>", 5}, {"ab", 6}, {"ab</w>", 7},
+                              {"abc</w>", 8}, {"<|startoftext|>", 9}, {"<|endoftext|>", 10}}},
+                   {"merges", {"a b", "a b</w>", "ab c</w>"}}}}}.dump());
+    const auto tokenizer = load_tokenizer(folder.path.string(), {});
+    using Ids = std::vector<int32_t>;
+    const std::pair<const char*, Ids> cases[] = {  // as the tokenizers library 0.23 gives them
+        {"abc", {9, 8, 10}}, {"ab", {9, 7, 10}}, {"a b  C", {9, 3, 4, 5, 10}}, {"abcabc", {9, 6, 2, 8, 10}},
+        {"abca", {9, 6, 2, 3, 10}}, {"ad", {9, 0, 10, 10}}, {"d", {9, 10, 10}}, {"ab\n<|endoftext|>ABC", {9, 7, 10, 8, 10}},
+        {"", {9, 10}}};
+    for (const auto& [text, ids] : cases) {
+      CAPTURE(text);
+      CHECK(tokenizer->encode(text) == ids);
+    }
+    CHECK(tokenizer->decode(Ids{9, 3, 8, 10}) == "a</w>abc</w>");
+    TextPlaces places{{0, 3, 4, 6}, {}};
+    CHECK(tokenizer->encode_with_places("abc abca", places) == Ids{8, 6, 2, 3});
+    CHECK(places.ids == std::vector<size_t>{0, 1, 1, 2});
   }
 
   TEST_CASE("the padding token comes from the files, then from <pad>, then from the end token, else there is none") {
