@@ -175,7 +175,7 @@ void chat(const GenerationSource& source, const TerminalRequest& request, const 
   if (!request.image.empty()) terminal.read_picture(request.image);
   Chat turns(terminal, request.system);
   const int64_t most = std::min(source.config.data.max_text_tokens, terminal.max_ids());
-  terminal.load(most, std::min(most, terminal.max_instruction()));
+  terminal.load(most, terminal.max_instruction());
   const bool interactive = ::isatty(STDIN_FILENO) == 1;
   std::fprintf(stderr, "%s%s Ctrl-D ends.\n",
                terminal.converses() ? "/new begins another conversation." : "There is no chat template: each line is answered by itself.",

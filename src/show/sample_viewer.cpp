@@ -28,13 +28,16 @@ SampleViewer::SampleViewer(const Config& config)
 
 ShownSample SampleViewer::read(int64_t index) const {
   ShownSample shown{data_.training.dataset->read(index), {}, {}};
-  const auto tokenized = [&](int64_t limit) {
-    return tokenize_answers(shown.sample, *data_.tokenizer, limit, inputs_.vocabulary, data_.instructions,
-                            inputs_.decoder_start)
+  const auto tokenized = [&](int64_t limit, const InstructionReader& instructions) {
+    return tokenize_answers(shown.sample, *data_.tokenizer, limit, inputs_.vocabulary, instructions, inputs_.decoder_start)
         .drawn(static_cast<uint64_t>(config_.train.seed), 0);
   };
-  shown.text = tokenized(config_.data.max_text_tokens);
-  shown.whole = shown.text.cut ? tokenized(kNoLimit) : shown.text;
+  shown.text = tokenized(config_.data.max_text_tokens, data_.instructions);
+  const bool may_be_cut = shown.text.cut || (data_.instructions.tokenizer &&
+                                             static_cast<int64_t>(shown.text.instruction.size()) == data_.instructions.max_tokens);
+  InstructionReader whole = data_.instructions;
+  whole.max_tokens = kNoLimit;
+  shown.whole = may_be_cut ? tokenized(kNoLimit, whole) : shown.text;
   return shown;
 }
 

@@ -16,7 +16,7 @@ namespace blipft {
 namespace {
 
 constexpr int64_t kMaxTexts = 20'000, kMaxPictures = 1'000;  // samples in the table of lengths
-constexpr int64_t kMaxCutShown = 40;        // tokens shown behind the cut
+constexpr size_t kMaxCutShown = 40;         // tokens shown of what is cut
 
 int64_t cores() { return std::max<int64_t>(1, std::thread::hardware_concurrency()); }
 
@@ -65,24 +65,33 @@ class TextBlock {
   Part part_ = Part::plain;
 };
 
-/// The text of ids, of which the first `kept` are trained on if `trained` says so, and the rest are cut.
-std::string text_block(const std::vector<int32_t>& ids, const std::vector<uint8_t>& trained, size_t kept,
+/// The text of the ids that are kept, and at its place the text that is cut: `whole` has all ids.
+std::string text_block(const std::vector<int32_t>& kept, const std::vector<uint8_t>& trained, const std::vector<int32_t>& whole,
                        const Tokenizer& tokenizer, bool color) {
   using Part = TextBlock::Part;
   TextBlock block(color);
   const std::unique_ptr<TextStream> stream = tokenizer.text_stream({.skip_special_tokens = false});
-  const size_t shown = std::min(ids.size(), kept + static_cast<size_t>(kMaxCutShown));
   std::string text;
   Part part = Part::plain;
-  for (size_t i = 0; i < shown; ++i) {
-    const Part next = i >= kept ? Part::cut : i > 0 && !trained.empty() && trained[i] ? Part::trained : Part::plain;
+  const auto put = [&](int32_t id, Part next) {
     if (next != part) block.part(part), block.add(std::exchange(text, "")), part = next;
-    text += stream->push(ids[i]);
+    text += stream->push(id);
+  };
+  // The last of the kept ids may be special tokens that stand behind every text.
+  const size_t cut = static_cast<size_t>(std::mismatch(kept.begin(), kept.end(), whole.begin(), whole.end()).first - kept.begin());
+  const size_t cut_end = whole.size() - (kept.size() - cut), shown = std::min(cut_end, cut + kMaxCutShown);
+  const auto put_cut = [&] {
+    for (size_t i = cut; i < shown; ++i) put(whole[i], Part::cut);
+    if (shown < cut_end) text += concat(" ... ", cut_end - shown, " more tokens");
+  };
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (i == cut) put_cut();
+    put(kept[i], i > 0 && !trained.empty() && trained[i] ? Part::trained : Part::plain);
   }
+  if (cut == kept.size()) put_cut();
   text += stream->finish();
   block.part(part);
   block.add(text);
-  if (shown < ids.size()) block.add(concat(" ... ", ids.size() - shown, " more tokens"));
   return block.finish();
 }
 
@@ -167,7 +176,7 @@ std::string sample_text(const SampleViewer& viewer, int64_t index, bool color) {
       static const std::vector<uint8_t> none;
       out += concat("  ", name, "  ", length_text(kept.size(), whole.size()),
                     trained ? concat(", ", count_trained(*trained), " trained") : "", "\n",
-                    text_block(whole, trained ? shown.whole.learnt : none, kept.size(), tokenizer, color),
+                    text_block(kept, trained ? trained->learnt : none, whole, tokenizer, color),
                     id_lines(kept, trained ? trained->learnt : none));
     };
     if (!shown.text.instruction.empty())

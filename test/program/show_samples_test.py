@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import PROGRAM, ROOT, TwoModels, environment, mpirun, trained  # noqa: E402
+from program_runs import PROGRAM, ROOT, TwoModels, copy_tokenizer, environment, golden_path, mpirun, trained  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 REST = "parallel: {device: cpu, threads: 1}\ntrain: {precision: 32-true, batch_size: 4}\n"
@@ -119,6 +119,38 @@ def pictures_and_their_answers(space):
     check('answers  "red" (2), "blue" (1); one is drawn in each epoch' in out, out)
     out = show(space, "text", f"data.path={space.data}")  # a model of texts
     check("picture  not read by this model" in out, out)
+
+
+@test
+def source_target_and_instruction(space):
+    for golden, tokenizer, record in (("t5_v11", "t5", {"prompt": "Translate: one two three", "completion": "eins"}),
+                                      ("t5_instructblip", "t5", {"file_name": "gray.jpg", "prompt": "what is it, a picture?",
+                                                                 "answer": "yes it is"})):
+        model, data = space.new("model"), space.new("data")
+        copy_tokenizer(tokenizer, model)
+        config = json.loads((golden_path(golden) / "config.json").read_text())
+        for part in (config, config.get("text_config", {}), config.get("qformer_config", {})):
+            part.update({"vocab_size": 200000} if "vocab_size" in part else {})
+        (model / "config.json").write_text(json.dumps(config))
+        data.mkdir()
+        if "vision_config" in config:
+            copy_tokenizer("bert_json", model / "qformer_tokenizer")
+            (model / "preprocessor_config.json").write_text(json.dumps({"size": config["vision_config"]["image_size"]}))
+            (data / "gray.jpg").write_bytes((golden_path("images") / "gray.jpg").read_bytes())
+        path = data / ("metadata.jsonl" if "file_name" in record else "data.jsonl")
+        path.write_text(json.dumps(record) + "\n")
+        run = space.new("run").with_suffix(".yaml")
+        run.write_text(f"model: {{path: {model}, init: random}}\ndata: {{path: {data if 'file_name' in record else path}, "
+                       "max_text_tokens: 6}\n")
+        status, out, err, _ = mpirun(0, [PROGRAM, "--show", "1", run])
+        check(status == 0, out, err)
+        check(re.search(r"^  source  6 of \d+ tokens \(cut: data.max_text_tokens\)\n    \| .*<<cut: .*>></s>$", out, re.M), out)
+        check(re.search(r"^  target  \d+.* tokens.*, \d+ trained\n    \| <pad>\[\[ ?\w+", out, re.M), out)
+        instruction = re.search(r"^  instruction  6 of \d+ tokens \(cut: data.max_text_tokens\)\n    \| \[CLS\].*<<cut: .*>>.*\[SEP\]$",
+                                out, re.M)
+        check(bool(instruction) == ("file_name" in record), out)
+        for row in ("source", "target", "trained", *(["instruction"] if instruction else [])):
+            check(re.search(rf"^{row} +\d+ ", out, re.M), row, out)
 
 
 @test
