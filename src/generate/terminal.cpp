@@ -29,6 +29,10 @@ class Terminal {
       : config_(source.config), generation_(source, world), inputs_(generation_.inputs()),
         texts_(text_settings(source.config, generation_.tokenizer())), answers_(generation_.tokenizer(), generation_.settings()) {}
 
+  // An instruction in the style of the run file: the form in which the model was trained.
+  bool has_style() const {
+    return config_.places.contains("data.prompt_style") && texts_.prompt_style != PromptStyle::chat && !has_picture();
+  }
   // True if the model's files or the run file have a chat template, and no prompt style for instructions is given.
   bool converses() const { return texts_.chat_template && !has_style(); }
   bool has_picture() const { return inputs_.has_picture(); }
@@ -115,11 +119,6 @@ class Terminal {
   }
 
  private:
-  // An instruction in the style of the run file: the form in which the model was trained.
-  bool has_style() const {
-    return config_.places.contains("data.prompt_style") && texts_.prompt_style != PromptStyle::chat && !has_picture();
-  }
-
   const Config& config_;
   Generation generation_;
   const ModelInputs inputs_;
@@ -178,7 +177,9 @@ void chat(const GenerationSource& source, const TerminalRequest& request, const 
   terminal.load(most, terminal.max_instruction());
   const bool interactive = ::isatty(STDIN_FILENO) == 1;
   std::fprintf(stderr, "%s%s Ctrl-D ends.\n",
-               terminal.converses() ? "/new begins another conversation." : "There is no chat template: each line is answered by itself.",
+               terminal.converses() ? "/new begins another conversation."
+               : terminal.has_style() ? "data.prompt_style is given: each line is answered by itself."
+                                      : "There is no chat template: each line is answered by itself.",
                terminal.has_picture() ? " /picture FILE shows a picture." : "");
   std::string line;
   for (;;) {

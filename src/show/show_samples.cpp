@@ -145,7 +145,6 @@ struct Lengths {
   std::string name, bad;                    // bad: why the sample cannot be read
 };
 
-
 std::string picture_text(const SampleViewer& viewer, const Dataset::Sample& sample) {
   const int64_t side = viewer.inputs().picture_size;
   if (side == 0) return sample.picture ? "  picture  not read by this model\n" : "";
@@ -171,12 +170,20 @@ std::string sample_text(const SampleViewer& viewer, int64_t index, bool color) {
     out += printable(shown.sample.name, true) + "\n" + picture_text(viewer, shown.sample) + answers_text(shown.sample);
     const RunData& data = viewer.data();
     const bool has_source = viewer.inputs().has_source();
+    const auto text_of = [&](const std::vector<int32_t>& kept, const std::vector<uint8_t>& trained, const std::vector<int32_t>& whole,
+                             const Tokenizer& tokenizer) {
+      try {
+        return text_block(kept, trained, whole, tokenizer, color);
+      } catch (const UserError& error) {     // a run needs no decoder
+        return concat("    no text: ", error.what(), "\n");
+      }
+    };
     const auto part = [&](const char* name, const std::vector<int32_t>& kept, const std::vector<int32_t>& whole,
                           const TokenizedText* trained, const Tokenizer& tokenizer) {
       static const std::vector<uint8_t> none;
       out += concat("  ", name, "  ", length_text(kept.size(), whole.size()),
                     trained ? concat(", ", count_trained(*trained), " trained") : "", "\n",
-                    text_block(kept, trained ? trained->learnt : none, whole, tokenizer, color),
+                    text_of(kept, trained ? trained->learnt : none, whole, tokenizer),
                     id_lines(kept, trained ? trained->learnt : none));
     };
     if (!shown.text.instruction.empty())

@@ -82,6 +82,16 @@ def broken_records_are_shown_and_end_as_a_run_would(space):
 
 
 @test
+def a_tokenizer_without_a_known_decoder_shows_its_ids(space):
+    model = space.copy(space.text / "model")
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    (model / "tokenizer.json").write_text(json.dumps({**tokenizer, "decoder": {"type": "CTC"}}))
+    one, other = (re.findall(r"^    ids .*", show(space, "text", *options), re.M) for options in ((), (f"model.path={model}",)))
+    check(one == other and len(one) == 3, one, other)
+    check("no text: " in show(space, "text", f"model.path={model}"), "no reason is printed")
+
+
+@test
 def conversations(space):
     data = records(space, {"messages": [{"role": "system", "content": "Count."}, {"role": "user", "content": "1?"},
                                         {"role": "assistant", "content": "2"}, {"role": "user", "content": "3?"},
