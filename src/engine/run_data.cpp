@@ -2,11 +2,13 @@
 #include "engine/run_data.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "blipft/error.h"
 #include "blipft/family.h"
 #include "blipft/pictures.h"
 #include "datasets/picture_table.h"
+#include "engine/decode/generate_settings.h"
 #include "loading/step_order.h"
 #include "loading/text_survey.h"
 
@@ -44,13 +46,25 @@ std::shared_ptr<const Dataset> open_validation(const EngineSettings& config, con
   return open_datasets(config, texts, std::max<int64_t>(1, config.data.num_workers)).validation;
 }
 
-std::string end_token_warning(const Config& config, const RunData& data) {
+std::string end_token_warning(const Config& config, const ModelInputs& inputs, const RunData& data) {
+  const Tokenizer& tokenizer = *data.tokenizer;
   try {
-    if (!data.training.dataset->read_prompt(0).whole) return {};
-  } catch (const UserError&) {             // the loader reports the error
+    const Dataset& dataset = *data.training.dataset;
+    if (!dataset.read_prompt(0).whole) return {};
+    const std::string split = end_token_warning(text_settings(config, tokenizer), tokenizer, config.model.path);
+    if (!split.empty()) return split;
+    const TokenizedText text = tokenize(dataset.read(0), tokenizer, std::numeric_limits<int64_t>::max(), inputs.vocabulary);
+    const auto trained = std::find(text.learnt.rbegin(), text.learnt.rend(), 1);
+    const std::vector<int32_t> ends = generate_settings(config, config.model.path, &tokenizer, inputs).ends;
+    if (trained == text.learnt.rend()) return {};
+    const int32_t end = text.ids[static_cast<size_t>(text.learnt.rend() - trained) - 1];
+    if (ends.empty() || std::count(ends.begin(), ends.end(), end) > 0) return {};
+    return concat("answers end with \"", brief(tokenizer.decode(std::vector{end}, {.skip_special_tokens = false})), "\" (id ", end,
+                  "), and generation stops only at other tokens: ", config.model.path, "/generation_config.json, else config.json: "
+                  "eos_token_id. Add the id there.");
+  } catch (const UserError&) {             // the loader or the generation reports the error
     return {};
   }
-  return end_token_warning(text_settings(config, *data.tokenizer), *data.tokenizer, config.model.path);
 }
 
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory) {

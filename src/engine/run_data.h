@@ -30,8 +30,9 @@ RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs
 /// if files are missing or do not suit the model.
 RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, int64_t world, int64_t threads);
 
-/// Returns end_token_warning() of the run's tokenizer if its samples are conversations; else "".
-std::string end_token_warning(const Config& config, const RunData& data);
+/// Returns a warning if the samples are conversations whose answers end with no token, or with one at which generation
+/// does not stop; else "".
+std::string end_token_warning(const Config& config, const ModelInputs& inputs, const RunData& data);
 
 /// Loads the tokenizer of a model folder, by the rules of the model's family. Throws UserError.
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory);

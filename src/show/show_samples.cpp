@@ -244,7 +244,7 @@ void print_lengths(const SampleViewer& viewer) {
   line("unreadable  ", [](const Lengths& one) { return !one.bad.empty(); }, " cannot be read; the first: ");
   if (const std::string keys = data.training.dataset->unread_keys(); !keys.empty())
     out += concat("note: keys of the records that are not read: ", printable(keys, true), "\n");
-  if (const std::string warning = end_token_warning(viewer.config(), data); !warning.empty())
+  if (const std::string warning = end_token_warning(viewer.config(), viewer.inputs(), data); !warning.empty())
     out += concat("warning: ", printable(warning, true), "\n");
   std::fputs(out.c_str(), stdout);
   const auto bad = std::find_if(all.begin(), all.end(), [](const Lengths& one) { return !one.bad.empty(); });

@@ -118,6 +118,23 @@ def an_end_of_answers_that_is_no_token_is_warned_of(space):
 
 
 @test
+def an_end_of_answers_at_which_generation_does_not_stop_is_warned_of(space):
+    data = records(space, *[{"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "2"}]}] * 4)
+    model, template = space.copy(space.text / "model"), space.new("ends").with_suffix(".jinja")
+    template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}<pad>{% endfor %}"
+                        "{% if add_generation_prompt %}<assistant>{% endif %}")
+    options = (data, f"data.chat_template={template}", f"model.path={model}")
+    out = show(space, "text", *options)
+    found = re.search(r'^warning: answers end with "<pad>" \(id (\d+)\), and generation stops only at other tokens: '
+                      + re.escape(f"{model}/generation_config.json"), out, re.M)
+    check(found and "Add the id there." in out, out)
+    result = trained(space, "text", 1, *options, "train.max_steps=1")
+    check('warning: answers end with "<pad>"' in result.out + result.err, result)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, int(found[1])]}))
+    check("warning" not in show(space, "text", *options), "warned after the id was added")
+
+
+@test
 def pictures_and_their_answers(space):
     out = show(space, "picture")
     check(len(re.findall(r"^  picture  \d+ x \d+ pixels, \d+ bytes; read as 56 x 56$", out, re.M)) == 3, out)

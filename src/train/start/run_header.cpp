@@ -57,7 +57,7 @@ void warn_of_settings(const TrainingResources& r, TrainingObserver& observer) {
   if (!r.model().inputs().has_picture() && r.data.training.dataset->has_pictures())
     observer.warning(concat("the model has no vision input: it trains on the captions of ", config.data.path,
                             " and ignores the pictures"));
-  if (const std::string warning = end_token_warning(config, r.data); !warning.empty()) observer.warning(warning);
+  if (const std::string warning = end_token_warning(config, r.model().inputs(), r.data); !warning.empty()) observer.warning(warning);
   if (!r.data.surveyed()) return;
   const TextSurvey& texts = *r.data.training.texts;
   if (texts.surveyed() > 0 && texts.cut() == texts.surveyed())
