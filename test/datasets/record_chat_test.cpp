@@ -86,10 +86,10 @@ TEST_SUITE("record chat") {
   TEST_CASE("answers that do not follow their prompt are refused, with the key that helps") {
     const std::string turn = R"({"role": "user", "content": "U"}, {"role": "assistant", "content": "A"})";
     const std::string two = "{\"messages\": [" + turn + "," + turn + "]}";
-    TextSettings moved = settings_with(
-        "{% for m in messages %}{{ 'last ' if loop.last }}<{{ m.role }}>{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}");
-    check_parts(message_of([&] { text_with(two, moved); }),
+    const TextSettings other = settings_with(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}ASSISTANT: "
+        "{% endif %}");
+    check_parts(message_of([&] { text_with(two, other); }),
                 {"message 2: found an answer", "data.train_on: last", "{% generation %}"});
     check_parts(message_of([&] {
                   text_with(two, settings_with("{{ messages|length }}{% if add_generation_prompt %}?{% endif %}"));

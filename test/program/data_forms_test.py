@@ -112,16 +112,24 @@ def a_held_out_picture_is_not_trained_on(space):
 @test
 def a_conversation_of_10000_turns_is_read_in_seconds(space):
     models = TwoModels(space.new(), "train:\n  batch_size: 8\n  max_steps: 1\nparallel:\n  threads: 1\n")
-    seconds = {}
-    for turns in (2, 10000):               # 8 records of 10,000 turns took over a minute when the time grew with their square
-        messages = [{"role": ("user", "assistant")[i % 2], "content": f"turn {i} says hello"} for i in range(turns)]
-        records = models.folder / f"{turns}.jsonl"
-        records.write_text((json.dumps({"messages": messages}) + "\n") * 8)
-        result = trained(models, "text", 1, f"data.path={records}", "data.chat_template=chatml")
-        check(len(result.losses()) == 1, result)
-        seconds[turns] = result.seconds
-    check(seconds[10000] < seconds[2] + 10, seconds)
-    print(f"8 conversations: {seconds[2]:.1f} s with 2 turns each, {seconds[10000]:.1f} s with 10,000")
+    own = models.folder / "own.jinja"      # without {% generation %} blocks: the answers are found by their prompts
+    own.write_text("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+                   "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+    for template in ("chatml", own):
+        seconds = {}
+        for turns in (2, 10000):           # 8 records of 10,000 turns took minutes when the time grew with their square
+            say = "turn {} says hello ".format
+            says = [say(k) for k in range(10000)]
+            if turns == 2:                 # as many bytes in one answer
+                says = [says[0], "".join(says[1:])]
+            messages = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(says)]
+            records = models.folder / f"{turns}.jsonl"
+            records.write_text((json.dumps({"messages": messages}) + "\n") * 8)
+            result = trained(models, "text", 1, f"data.path={records}", f"data.chat_template={template}")
+            check(len(result.losses()) == 1, result)
+            seconds[turns] = result.seconds
+        check(seconds[10000] < seconds[2] + 10, seconds)
+        print(f"8 conversations, {template}: {seconds[2]:.1f} s with 2 turns each, {seconds[10000]:.1f} s with 10,000")
 
 
 if __name__ == "__main__":
