@@ -289,7 +289,7 @@ if [ "$mpi_cases" != 0 ]; then
     for ranks in $([ -n "$san" ] && echo 2 || echo 1 2 3 4 6); do part mpi_tests "$ranks"; done
   fi
 fi
-# The same sources under MPICH: src/comm alone is compiled again.
+# The mpi tests under MPICH: src/comm alone is compiled again.
 if [ -z "$san$only_gpu$smoke" ] && [ "$cuda" = 0 ]; then
   if ! command -v mpicxx.mpich > /dev/null || ! command -v mpirun.mpich > /dev/null; then
     echo "SKIPPED: mpi tests under MPICH (packages libmpich-dev and mpich)"

@@ -46,14 +46,14 @@ std::shared_ptr<const Dataset> open_validation(const EngineSettings& config, con
   return open_datasets(config, texts, std::max<int64_t>(1, config.data.num_workers)).validation;
 }
 
-std::string end_token_warning(const Config& config, const ModelInputs& inputs, const RunData& data) {
+std::string end_token_warning(const EngineSettings& config, const ModelInputs& inputs, const RunData& data) {
   const Tokenizer& tokenizer = *data.tokenizer;
   try {
     const Dataset& dataset = *data.training.dataset;
     if (!dataset.read_prompt(0).whole) return {};
-    const std::string split = end_token_warning(text_settings(config, tokenizer), tokenizer, config.model.path);
+    const std::string split = end_token_warning(text_settings(config.data, config, config.model.path, tokenizer), tokenizer, config.model.path);
     if (!split.empty()) return split;
-    const TokenizedText text = tokenize(dataset.read(0), tokenizer, std::numeric_limits<int64_t>::max(), inputs.vocabulary);
+    const TokenizedText text = tokenize(dataset.read(0), tokenizer, std::numeric_limits<int64_t>::max(), inputs.text.vocabulary);
     const auto trained = std::find(text.learnt.rbegin(), text.learnt.rend(), 1);
     const std::vector<int32_t> ends = generate_settings(config, config.model.path, &tokenizer, inputs).ends;
     if (trained == text.learnt.rend()) return {};

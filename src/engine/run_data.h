@@ -32,7 +32,7 @@ RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, i
 
 /// Returns a warning if the samples are conversations whose answers end with no token, or with one at which generation
 /// does not stop; else "".
-std::string end_token_warning(const Config& config, const ModelInputs& inputs, const RunData& data);
+std::string end_token_warning(const EngineSettings& config, const ModelInputs& inputs, const RunData& data);
 
 /// Loads the tokenizer of a model folder, by the rules of the model's family. Throws UserError.
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory);

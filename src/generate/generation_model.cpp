@@ -41,6 +41,7 @@ GenerationModel::GenerationModel(const GenerationSource& asked, bool planned)
     instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);
   }
   settings = generate_settings(asked.config, folder, tokenizer.get(), inputs);
+  settings.ignore_before = asked.config.evaluate.ignore_before;
 }
 
 }  // namespace blipft

@@ -27,7 +27,7 @@ class Terminal {
  public:
   Terminal(const GenerationSource& source, const World& world)
       : config_(source.config), generation_(source, world), inputs_(generation_.inputs()),
-        texts_(text_settings(source.config, generation_.tokenizer())), answers_(generation_.tokenizer(), generation_.settings()) {}
+        texts_(text_settings(config_.data, config_, config_.model.path, generation_.tokenizer())), answers_(generation_.tokenizer(), generation_.settings()) {}
 
   // An instruction in the style of the run file: the form in which the model was trained.
   bool has_style() const {
@@ -62,7 +62,7 @@ class Terminal {
     BLIPFT_USER_CHECK(!has_picture() || !pixels_.empty(), "the model in ", generation_.config().model.path,
                       " reads a picture; give --image FILE");
     const std::string last = content_text(conversation.messages.back());
-    const PromptSettings settings{.vocabulary = inputs_.vocabulary, .ends = inputs_.has_source()};
+    const PromptSettings settings{.vocabulary = inputs_.text.vocabulary, .ends = inputs_.has_source()};
     TextRequest request;
     if (converses() && !last.empty())
       request.ids = prompt_of_conversation(conversation, generation_.tokenizer(), texts_, settings, place);

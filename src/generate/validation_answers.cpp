@@ -31,6 +31,7 @@ void share_scores(const World& world, ValidationScores& found) {
 
 ValidationAnswers::ValidationAnswers(const Parts& parts)
     : parts_(parts), metrics_(metrics_of_validations(*parts.config, parts.prompts->set.inputs().has_picture())) {
+  parts_.prompts->settings.ignore_before = parts_.config->evaluate.ignore_before;
   const PromptSet& set = parts_.prompts->set;
   const AnswerText answers(*parts_.tokenizer, parts_.prompts->settings);
   parts_.world->run_agreeing_on_errors([&] {

@@ -29,8 +29,8 @@ SampleViewer::SampleViewer(const Config& config)
 ShownSample SampleViewer::read(int64_t index) const {
   ShownSample shown{data_.training.dataset->read(index), {}, {}};
   const auto tokenized = [&](int64_t limit, const InstructionReader& instructions) {
-    return tokenize_answers(shown.sample, *data_.tokenizer, limit, inputs_.vocabulary, instructions, inputs_.decoder_start)
-        .drawn(static_cast<uint64_t>(config_.train.seed), 0);
+    return tokenize_answers(shown.sample, *data_.tokenizer, limit, inputs_.text.vocabulary, instructions, inputs_.decoder_start)
+        .drawn(static_cast<uint64_t>(config_.steps.seed), 0);
   };
   shown.text = tokenized(config_.data.max_text_tokens, data_.instructions);
   const bool may_be_cut = shown.text.cut || (data_.instructions.tokenizer &&
@@ -44,7 +44,7 @@ ShownSample SampleViewer::read(int64_t index) const {
 std::vector<int64_t> SampleViewer::choose(int64_t count, bool random) const {
   std::vector<int64_t> order(static_cast<size_t>(random ? size_ : std::min(count, size_)));
   std::iota(order.begin(), order.end(), 0);
-  if (random) shuffle(order, static_cast<uint64_t>(config_.train.seed), RandomOrder::epoch);
+  if (random) shuffle(order, static_cast<uint64_t>(config_.steps.seed), RandomOrder::epoch);
   order.resize(static_cast<size_t>(std::min(count, size_)));
   return order;
 }

@@ -6,6 +6,7 @@
 
 #include "blipft/error.h"
 #include "text/answer_spans.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {
@@ -144,7 +145,8 @@ std::string end_of_answers(const TextSettings& settings) {
     for (const TextSegment& segment : render_chat(conversation, settings, ""))
       if (segment.learnt) text = segment.text;
     const size_t at = text.rfind("answer");
-    return at == std::string::npos ? "" : stripped(std::string_view(text).substr(at + std::string_view("answer").size()));
+    if (at == std::string::npos) return {};
+    return std::string(unicode::stripped(std::string_view(text).substr(at + std::string_view("answer").size())));
   } catch (const UserError&) {
     return {};
   }

@@ -24,6 +24,7 @@
 #include "support/temporary_directory.h"
 
 using namespace blipft;
+using testing::contains;
 using testing::message_of;
 using testing::TemporaryDirectory;
 namespace fs = std::filesystem;

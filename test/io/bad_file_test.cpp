@@ -14,6 +14,7 @@
 #include "support/temporary_directory.h"
 
 using namespace blipft;
+using testing::contains;
 using testing::message_of;
 using testing::TemporaryDirectory;
 

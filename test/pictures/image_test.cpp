@@ -167,7 +167,7 @@ TEST_SUITE("image") {
     };
     CHECK(picture_size(picture, "large.jpg") == PictureSize{7, 5});
     CHECK(end == 512 << 10);
-    // Of a cut file the size is known, but not of a cut header.
+    // The size of a cut file is known, but not that of a cut header.
     auto bytes = read_bytes(golden_path("images/rgb.png"));
     CHECK_THROWS_AS(picture_size(encoded_picture(bytes.data(), bytes.size() / 2), "cut.png"), UserError);
     CHECK(picture_size(encoded_picture(bytes.data(), 33), "cut.png") == PictureSize{13, 19});

@@ -56,16 +56,16 @@ std::vector<int32_t> row_of(const Tensor& rows, const Tensor& lengths, int64_t b
 std::vector<Text> of_loader(const Config& config, const ModelInputs& inputs, std::vector<std::vector<uint8_t>>& pixels) {
   RunData data = open_run_data(config, inputs, 1, 1);
   HostDevice device;
-  const auto loader = make_data_loader(loading_settings(config), 0, 1, inputs, data.text_shapes, data.tokenizer, data.training,
+  const auto loader = make_data_loader(config, 0, 1, inputs, data.text_shapes, data.tokenizer, data.training,
                                        device, 0, data.instructions);
   std::vector<Text> texts;
   while (const HostBatch* batch = loader->next()) {
     const MicroBatch rows = batch->layout.micro_batch(batch->block, 0);
     for (int64_t b = 0; b < rows.samples; ++b) {
-      Text text{row_of(rows.ids, rows.lengths, b), {}, {}, {}};
-      const int64_t labels = rows.ids.shape[1] - 1;
+      Text text{row_of(rows.text.ids, rows.text.lengths, b), {}, {}, {}};
+      const int64_t labels = rows.text.ids.shape[1] - 1;
       for (int64_t i = 0; i < labels; ++i) {
-        const int32_t label = static_cast<const int32_t*>(rows.labels.data)[b * labels + i];
+        const int32_t label = static_cast<const int32_t*>(rows.text.labels.data)[b * labels + i];
         if (label >= 0) text.trained.push_back(label), text.trained.push_back(static_cast<int32_t>(i) + 1);
       }
       if (inputs.has_source()) text.source = row_of(rows.source.ids, rows.source.lengths, b);
@@ -96,7 +96,7 @@ int64_t check_same(const std::string& golden, const std::string& file, const std
   config.data.text_padding = TextPadding::max;
   config.data.shuffle = false;
   config.data.num_workers = 1;
-  config.train.batch_size = 2;
+  config.steps.batch_size = 2;
   config.parallel.device = DeviceChoice::cpu;
   if (change) change(config);
   const SampleViewer viewer(config);
@@ -114,7 +114,7 @@ int64_t check_same(const std::string& golden, const std::string& file, const std
     CHECK(of_viewer(shown.text) == trained[next]);
     if (viewer.inputs().has_picture()) {
       const int64_t side = viewer.inputs().picture_size;
-      CHECK(resize_bicubic(viewer.picture(shown.sample), side, side).rgb == pixels[next]);
+      CHECK(resize_picture(viewer.picture(shown.sample), side, side).rgb == pixels[next]);
     }
     ++next;
   }
@@ -189,7 +189,7 @@ TEST_SUITE("show") {
     const std::vector<int64_t> random = viewer.choose(8, true);
     CHECK(random.size() == 8);
     CHECK(random == SampleViewer(config).choose(8, true));
-    config.train.seed = 9;
+    config.steps.seed = 9;
     CHECK(random != SampleViewer(config).choose(8, true));
     CHECK(viewer.choose(80, true).size() == 50);
     config.data.num_train_samples = 2;

@@ -1,4 +1,4 @@
-// Where answers stand in the text of a template without {% generation %} blocks: what is trained of them.
+// Positions of answers in the text of a template without {% generation %} blocks: what is trained of them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Conversation calls(int count) {
   return out;
 }
 
-/// What is trained if each answer is the only one that is.
+/// The trained positions if each answer is the only trained one.
 std::vector<std::string> trained_alone(Conversation conversation, const TextSettings& settings) {
   std::vector<std::string> texts;
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
@@ -134,7 +134,7 @@ TEST_SUITE("answer spans") {
     CHECK(bracketed(chat, moves) == "[INST] U0[/INST][ A0</s>][INST]S U1[/INST][ A1</s>]");
   }
 
-  TEST_CASE("an answer ends before a prompt that nobody asked for, and at the end token") {
+  TEST_CASE("an answer ends before a prompt that nobody requested, and at the end token") {
     const std::string unasked =
         "{% for m in messages %}<begin><{{ m.role }}>{{ m.content }}<end>{% endfor %}<begin><assistant>";
     CHECK(bracketed(exchanges(2), settings_with(unasked)) ==

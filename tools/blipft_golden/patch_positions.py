@@ -1,4 +1,4 @@
-"""What transformers computes of grids of patches, of random pictures and texts.
+"""Positions of grids of patches, by transformers, for random pictures and texts.
 
     index.json     a list of
         merge, window (cells a side), side (of the table of positions), head_size

@@ -1,4 +1,4 @@
-"""What the image processors of transformers make of odd pictures: sizes and checksums of the pixel values.
+"""Odd pictures through the image processors of transformers: sizes and checksums of the pixel values.
 
 Pictures are drawn from a formula (numbers()), which the C++ test draws alike, and stored as PNG in memory: gray, gray with
 alpha, RGB and RGBA, with every orientation.
@@ -44,7 +44,7 @@ def numbers(number, height, width, channels):
 
 
 def checksum(values):
-    """Of the bits of f32 values, in their order."""
+    """Checksum of the bits of f32 values, in their order."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32).reshape(-1).astype(np.uint64)
     return int((bits * (np.arange(1, bits.size + 1, dtype=np.uint64) * GOLDEN_RATIO)).sum(dtype=np.uint64))
 

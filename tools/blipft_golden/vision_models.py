@@ -1,4 +1,4 @@
-"""What transformers makes of tiny vision-language models: Qwen3-VL, Qwen2.5-VL and Gemma 3, one set a family.
+"""Tiny vision-language models in transformers: Qwen3-VL, Qwen2.5-VL and Gemma 3, one set a family.
 
 cases.json holds one case in each line. The first case of a set is fixed, the others are drawn. Weights and pictures follow
 from names (formula(), picture()), which a test draws alike: no weights are stored.
@@ -137,7 +137,7 @@ class Case:
         return converted(model, dtype)
 
     def inputs(self, sample, dtype, ids=None):
-        """What the model is called with; `ids`: the beginning of the sample's."""
+        """Arguments of the model. `ids`: the beginning of the sample's."""
         ids = torch.tensor([sample["ids"] if ids is None else ids])
         is_image = (ids == self.image_id).int()
         inputs = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
@@ -217,7 +217,7 @@ class Case:
         return kept
 
     def packed_loss(self, model, dtype):
-        """Of Qwen: all samples in one row. The first of the four rows of positions separates samples."""
+        """Packs all samples of a Qwen model into one row. The first of the four rows of positions separates samples."""
         each = [self.inputs(s, dtype) for s in self.samples]
         positions = []
         for inputs in each:

@@ -171,7 +171,6 @@ GenerateSettings generate_settings(const EngineSettings& config, const std::stri
     BLIPFT_USER_CHECK(id < inputs.text.vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", inputs.text.vocabulary,
                       " tokens");
   settings.stop = g.stop;
-  settings.ignore_before = config.evaluate.ignore_before;
   BLIPFT_USER_CHECK(std::count(g.stop.begin(), g.stop.end(), "") == 0, place_of(config, "generate.stop"),
                     ": generate.stop: has an empty text, at which every answer would end; remove it");
   BLIPFT_USER_CHECK(settings.stop.empty() || settings.beams == 1, place_of(config, "generate.stop"),

@@ -15,7 +15,7 @@ struct GenerateSettings {
   TokenRules rules;                        ///< without the tensor of rules.ends; see `ends`
   std::vector<int32_t> ends;               ///< ids of tokens that end a text, ascending
   std::vector<std::string> stop;
-  std::string ignore_before;               ///< evaluate.ignore_before
+  std::string ignore_before;               ///< evaluate.ignore_before; whoever scores answers sets it
   int64_t beams = 1, returned = 1;
   float length_penalty = 1;
   EarlyStopping early_stopping = EarlyStopping::no;
