@@ -145,6 +145,7 @@ struct TextSettings : RecordSettings {
   std::shared_ptr<const ChatTemplate> tool_template;  ///< of conversations with tools; null: the same
   std::optional<bool> append_eos;           ///< nullopt: auto
   std::map<std::string, std::string> special_tokens;  ///< bos_token, eos_token... for chat templates; absent: none
+  std::string chosen_template = {};         ///< the text of the template that data.chat_template names; empty with auto
   bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
 };
 TextSettings text_settings(const TextKeys& keys, const KeyPlaces& places, const std::string& model_folder,

@@ -145,11 +145,20 @@ Fact data_fact(const std::string& key, const std::string& path, const Dataset& d
           key == "data.val_path"};
 }
 
+Facts template_facts(const EngineSettings& config, const std::string& text) {
+  if (text.empty()) return {};
+  io::Digest digest;
+  digest.add(text);
+  return {{"the text of data.chat_template", concat(text.size(), " bytes, ", digest.text()),
+           config.data.chat_template.text}};
+}
+
 Facts read_facts(const EngineSettings& config, const RunData& data) {
   Facts facts = file_facts("model file", config.model.path, config.model.init == InitialWeights::pretrained);
   facts.push_back(data_fact("data.path", config.data.path, *data.training.dataset));
   if (!config.data.val_path.empty())
     facts.push_back(data_fact("data.val_path", config.data.val_path, *data.validation.dataset));
+  for (Fact& fact : template_facts(config, data.texts.chosen_template)) facts.push_back(std::move(fact));
   return facts;
 }
 

@@ -29,7 +29,10 @@ Fact whole_file_fact(const std::string& name, const std::string& path);
 /// The number of samples, and a digest of Dataset::identify(); `key`: the key that names them, "data.path".
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
-/// Returns facts about the inputs of the run: files of the model, samples of the data.
+/// The text of the template that data.chat_template names; nothing with auto, as file_facts() has the model's files.
+Facts template_facts(const EngineSettings& config, const std::string& text);
+
+/// Returns facts about the inputs of the run: files of the model, samples of the data, the chat template.
 Facts read_facts(const EngineSettings& config, const RunData& data);
 
 /// Throws AgreedError if the facts of a rank differ from those of rank 0. The lowest such rank reports the first

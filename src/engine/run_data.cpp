@@ -51,7 +51,7 @@ std::string end_token_warning(const EngineSettings& config, const ModelInputs& i
   try {
     const Dataset& dataset = *data.training.dataset;
     if (!dataset.read_prompt(0).whole) return {};
-    const std::string split = end_token_warning(text_settings(config.data, config, config.model.path, tokenizer), tokenizer, config.model.path);
+    const std::string split = end_token_warning(data.texts, tokenizer, config.model.path);
     if (!split.empty()) return split;
     const TokenizedText text = tokenize(dataset.read(0), tokenizer, std::numeric_limits<int64_t>::max(), inputs.text.vocabulary);
     const auto trained = std::find(text.learnt.rbegin(), text.learnt.rend(), 1);
@@ -81,14 +81,14 @@ RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs
     data.pixel_statistics = processor.statistics;
   }
   data.tokenizer = load_model_tokenizer(config.model.path);
-  data.chat_template = chosen_chat_template(config.data);
+  data.texts = text_settings(config.data, config, config.model.path, *data.tokenizer);
   check_text_inputs(config, config.model.path, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
-  const Datasets datasets = open_datasets(config, text_settings(config.data, config, config.model.path, *data.tokenizer), threads);
+  const Datasets datasets = open_datasets(config, data.texts, threads);
   BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
                     ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
                     " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text",
-                    picture_table_advice(config.data.path, text_settings(config.data, config, config.model.path, *data.tokenizer)));
+                    picture_table_advice(config.data.path, data.texts));
   if (inputs.has_picture() && config.data.on_bad_sample != FaultAction::skip) {
     datasets.training->check_picture_formats();
     if (!config.data.val_path.empty()) datasets.validation->check_picture_formats();

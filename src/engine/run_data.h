@@ -12,7 +12,7 @@ namespace blipft {
 struct RunData {
   PixelStatistics pixel_statistics;          ///< normalization of the pictures, if the model reads any
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::string chat_template;                 ///< chosen_chat_template()
+  TextSettings texts;                        ///< how records become text
   InstructionReader instructions;            ///< used if the model reads instructions
   SampleSet training, validation;            ///< validation.dataset is null if the run does not validate
   bool has_source = false;                   ///< as the model's inputs say

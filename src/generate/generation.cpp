@@ -24,10 +24,11 @@ void check_same_source(const WeightSource& source, const World& world) {
   if (world.size() == 1) return;
   check_same_config(source.config, world);
   check_same_files(source.config, world);
-  Facts checkpoint;
+  Facts files;
+  world.run_agreeing_on_errors([&] { files = template_facts(source.config, chosen_chat_template(source.config.data)); });
   if (!source.checkpoint.empty())          // the index has the checksums of all files
-    checkpoint.push_back(whole_file_fact("the checkpoint's index", source.checkpoint + "/checkpoint.json"));
-  compare_facts(world, checkpoint, "give all machines the same checkpoint");
+    files.push_back(whole_file_fact("the checkpoint's index", source.checkpoint + "/checkpoint.json"));
+  compare_facts(world, files, "give all machines the same files");
 }
 
 }  // namespace

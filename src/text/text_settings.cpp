@@ -75,7 +75,8 @@ void set_chat_template(const TextKeys& keys, const std::string& model_folder, Te
   const fs::path folder = model_folder;
   const auto read = [](const std::string& file) { return io::read_whole_file(file, io::max_json_bytes); };
   if (choice != TemplateChoice::automatic) {
-    settings.chat_template = std::make_shared<const ChatTemplate>(chosen_chat_template(keys), choice.text);
+    settings.chosen_template = chosen_chat_template(keys);
+    settings.chat_template = std::make_shared<const ChatTemplate>(settings.chosen_template, choice.text);
     return;
   }
   const std::string file = (folder / "chat_template.jinja").string(), text = or_nothing([&] { return read(file); });

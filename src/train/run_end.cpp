@@ -51,7 +51,7 @@ SavedFolders save(const TrainingResources& r, const RunResults& results) {
                                   .settings = settings,
                                   .checkpoint = r.sources.checkpoint.get(),
                                   .adapter_config = adapter_config({config.model, config.adapter, config}, r.model().units()),
-                                  .chat_template = r.data.chat_template,
+                                  .chat_template = r.data.texts.chosen_template,
                                   .origin = {r.run.id, steps}}));
     if (r.first_rank() && saved.back() != wanted)
       std::fprintf(stderr, "warning: %s: something that is not a saved model of this run has this name or needs it; it was "

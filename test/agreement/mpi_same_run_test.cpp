@@ -132,6 +132,23 @@ TEST_SUITE("mpi same run") {
     CHECK(contains(missing, "; copy them"));
   }
 
+  TEST_CASE("chat templates are compared by their text") {
+    const World& world = mpi_world();
+    const bool last = world.rank() + 1 == world.size() && world.size() > 1;
+    Config config = base_config();
+    config.data.chat_template = std::string("t.jinja");
+    RunData data;
+    data.training.dataset = std::make_shared<Names>(std::vector<std::string>{"a"});
+    const auto message = [&](const char* own, const char* others) {
+      data.texts.chosen_template = last ? own : others;
+      return agreed([&] { compare_facts(world, read_facts(config, data), "copy it"); });
+    };
+    CHECK(message("", "") == "");
+    CHECK(message("{{ a }}", "{{ a }}") == "");
+    const std::string changed = message("{{ b }}", "{{ a }}");
+    if (world.size() > 1) CHECK_MESSAGE(contains(changed, "the text of data.chat_template is 7 bytes, "), changed);
+  }
+
   TEST_CASE("datasets are compared by the number, names and sizes of their samples") {
     const World& world = mpi_world();
     const bool last = world.rank() + 1 == world.size() && world.size() > 1;

@@ -147,6 +147,22 @@ def ranks_that_read_other_words_end(space):
 
 
 @test
+def ranks_with_another_chat_template_at_the_same_path_end(space):
+    texts = texts_of(space)
+    folders = [space.new("first"), space.new("second")]
+    for folder, role in zip(folders, ("user", "User")):
+        folder.mkdir()
+        (folder / "t.jinja").write_text("{% for m in messages %}<" + role + ">{{ m.content }}<end>{% endfor %}")
+    records = folders[0] / "chat.jsonl"
+    messages = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c d"}]
+    records.write_text((json.dumps({"messages": messages}) + "\n") * 60)
+    options = [*texts.settings, "parallel.strategy=ddp", f"data.path={records}", "data.chat_template=t.jinja"]
+    pattern = r"the text of data\.chat_template is \d+ bytes, \w+ \(t\.jinja\), but on rank 0 .*; give all machines the same "
+    refused_apart(space, pattern + "data", options, [folders[0]], [folders[1]])
+    refused_apart(space, pattern + "files", ["--generate", *options], [folders[0]], [folders[1]])
+
+
+@test
 def ranks_that_read_other_pictures_or_captions_of_tars_end(space):
     pictures = space.copy(space.data)
     name = json.loads((pictures / "metadata.jsonl").read_text().splitlines()[7])["file_name"]

@@ -123,7 +123,7 @@ std::unique_ptr<ValidationPrompts> open_validation_prompts(const EngineSettings&
   if (samples == 0 || !validates(config)) return nullptr;
   std::shared_ptr<const Dataset> dataset = data.validation.dataset;
   if (!config.generate.prompt.empty()) {
-    TextSettings texts = text_settings(config.data, config, config.model.path, *data.tokenizer);
+    TextSettings texts = data.texts;
     texts.prompt_template = config.generate.prompt;
     dataset = open_validation(config, texts);
   }
