@@ -4,7 +4,7 @@
 #include <functional>
 #include <map>
 
-#include "evaluate/python_text.h"
+#include "text/python_text.h"
 #include "text/letter_case.h"
 #include "text/unicode.h"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <unordered_map>
 
-#include "evaluate/python_text.h"
+#include "text/python_text.h"
 
 namespace blipft {
 namespace {

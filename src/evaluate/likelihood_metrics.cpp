@@ -4,7 +4,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "evaluate/python_text.h"
+#include "text/python_text.h"
 #include "text/unicode.h"
 
 namespace blipft {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "text/python_text.h"
+
 namespace blipft::jinja {
 namespace {
 
@@ -33,6 +35,22 @@ Value loop_attribute(const Value& loop, const std::string& name) {
   if (previous ? at == 0 : at + 1 == size)
     return Value::undefined(previous ? "there is no previous item" : "there is no next item");
   return loop.items()[static_cast<size_t>(previous ? at - 1 : at + 1)];
+}
+
+/// The items of a dict while it is made.
+struct Items {
+  explicit Items(Meter& of) : meter(of) {}
+  void put(const Value& key, const Value& value) {
+    const auto same = std::find_if(keys.begin(), keys.end(), [&](const Value& one) { return equal(one, key, meter); });
+    if (same != keys.end()) items[static_cast<size_t>(same - keys.begin())] = value;
+    else meter.spend(2 * item_cost), keys.push_back(key), items.push_back(value);
+  }
+  Meter& meter;
+  std::vector<Value> keys, items;
+};
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
 }
 
 const Value* element(const std::vector<Value>& items, int64_t index) {
@@ -98,18 +116,12 @@ Value Evaluator::item(const Value& object, const Value& index) {
   } else if (index.is_whole() && (object.is_sequence() || object.is(Kind::loop))) {
     found = element(object.items(), index.integer);
   } else if (index.is_whole() && object.is_text()) {
-    const std::string& text = object.text();
+    std::string_view text = object.text();
     meter.spend(text.size());
-    const auto size = static_cast<int64_t>(length_of(text));
-    const int64_t at = index.integer < 0 ? index.integer + size : index.integer;
+    const int64_t size = count_characters(text), at = index.integer < 0 ? index.integer + size : index.integer;
     if (at >= 0 && at < size) {
-      size_t begin = 0;
-      const auto next = [&](size_t from) {
-        for (++from; from < text.size() && (text[from] & 0xc0) == 0x80;) ++from;
-        return from;
-      };
-      for (int64_t i = 0; i < at; ++i) begin = next(begin);
-      return this->text(text.substr(begin, next(begin) - begin));
+      for (int64_t i = 0; i < at; ++i) text.remove_prefix(first_character(text).size());
+      return this->text(std::string(first_character(text)));
     }
   }
   if (found) return *found;
@@ -190,18 +202,13 @@ Value Evaluator::eval_deeper(const Node& node) {
       return list(node.op == Op::list ? Kind::list : Kind::tuple, std::move(items));
     }
     case Op::dict: {
-      Value dict = Value::dict({}, {});
-      std::vector<Value> keys, items;
+      Items dict(meter);
       for (size_t i = 0; i < node.parts.size(); i += 2) {
         const Value key = eval(*node.parts[i]);
         if (key.is(Kind::list) || key.is(Kind::dict)) fail("unhashable type: '", type_name(key), "'");
-        const auto same =
-            std::find_if(keys.begin(), keys.end(), [&](const Value& one) { return equal(one, key, meter); });
-        if (same == keys.end()) keys.push_back(key), items.push_back(eval(*node.parts[i + 1]));
-        else items[static_cast<size_t>(same - keys.begin())] = eval(*node.parts[i + 1]);
+        dict.put(key, eval(*node.parts[i + 1]));
       }
-      meter.spend(2 * items.size() * item_cost);
-      return Value::dict(std::move(keys), std::move(items));
+      return Value::dict(std::move(dict.keys), std::move(dict.items));
     }
     case Op::join: {
       std::string joined;
@@ -239,7 +246,7 @@ Value Evaluator::slice(const Node& node) {
     return Value::undefined(concat(type_name(object), " object has no such slice"));
   const int64_t step = bounds[2].is(Kind::none) ? 1 : bounds[2].integer;
   if (step == 0) fail("slice step cannot be zero");
-  const bool ascii = object.is_text() && length_of(object.text()) == object.text().size();
+  const bool ascii = object.is_text() && is_ascii(object.text());
   const std::vector<Value> items = ascii ? std::vector<Value>() : iterate(object);
   const auto size = static_cast<int64_t>(ascii ? object.text().size() : items.size());
   const auto limit = [&](const Value& bound, int64_t otherwise) {
@@ -341,28 +348,23 @@ Value Evaluator::call_global(const std::string& name, const Arguments& given) {
     }
     return list(Kind::list, std::move(items));
   }
-  std::vector<Value> keys, items;
-  const auto put = [&](const Value& key, const Value& value) {
-    const auto same = std::find_if(keys.begin(), keys.end(), [&](const Value& one) { return equal(one, key, meter); });
-    if (same != keys.end()) items[static_cast<size_t>(same - keys.begin())] = value;
-    else keys.push_back(key), items.push_back(value);
-  };
+  Items items(meter);
   for (const Value& value : given.by_place) {
     const bool dict = value.is(Kind::dict);
-    for (size_t i = 0; dict && i < value.keys().size(); ++i) put(value.keys()[i], value.items()[i]);
+    for (size_t i = 0; dict && i < value.keys().size(); ++i) items.put(value.keys()[i], value.items()[i]);
     for (const Value& pair : dict ? std::vector<Value>() : iterate(value)) {
       if (!pair.is_sequence() || pair.items().size() != 2) fail("dict() takes a mapping or pairs");
-      put(pair.items()[0], pair.items()[1]);
+      items.put(pair.items()[0], pair.items()[1]);
     }
   }
-  for (const auto& [key, value] : given.by_name) put(text(key), value);
-  meter.spend(2 * items.size() * item_cost + item_cost);
-  if (name == "dict") return Value::dict(std::move(keys), std::move(items));
+  for (const auto& [key, value] : given.by_name) items.put(text(key), value);
+  if (name == "dict") return Value::dict(std::move(items.keys), std::move(items.items));
+  meter.spend(item_cost);
   Value value;
   value.kind = Kind::name_space;
   Box& box = namespaces_.emplace_back();
-  box.keys = std::move(keys);
-  box.items = std::move(items);
+  box.keys = std::move(items.keys);
+  box.items = std::move(items.items);
   value.box = std::shared_ptr<Box>(std::shared_ptr<Box>(), &box);  // not owned, because namespaces may contain each other
   return value;
 }

@@ -34,9 +34,9 @@ class Evaluator {
 
   std::string run(const Node& root);
   int line() const { return line_; }
-  /// Returns the parts of the text that {% generation %} blocks printed: begin and end in code points, as transformers
-  /// counts.
-  const std::vector<std::pair<size_t, size_t>>& spans() const { return spans_; }
+  /// Returns the spans of {% generation %} blocks: the bytes printed before a block, and its length in code points. As in
+  /// transformers, the span of a block in a macro begins at what is printed so far, although its text comes later.
+  const std::vector<std::pair<size_t, int64_t>>& spans() const { return spans_; }
 
   // Functions for the built-ins.
   Value text(std::string text);  ///< a new string
@@ -93,8 +93,7 @@ class Evaluator {
   std::deque<Box> namespaces_;
   std::string root_;
   std::string* out_ = &root_;
-  std::vector<std::pair<size_t, size_t>> spans_;
-  size_t counted_bytes_ = 0, counted_length_ = 0;  ///< bytes and code points of root_ that were counted, for the spans
+  std::vector<std::pair<size_t, int64_t>> spans_;
   int line_ = 1, depth_ = 0;
 };
 

@@ -30,19 +30,15 @@ NodePtr Expressions::tuple(bool conditions) {
   return all;
 }
 
-NodePtr Expressions::either() {
+NodePtr Expressions::logical(std::string_view word, Op op, NodePtr (Expressions::*part)()) {
   Deeper deeper(*this);
-  NodePtr left = both();
-  for (; skip_name("or"); deeper.grow()) left = make_of(Op::or_, "", std::move(left), both());
+  NodePtr left = (this->*part)();
+  for (; skip_name(word); deeper.grow()) left = make_of(op, "", std::move(left), (this->*part)());
   return left;
 }
 
-NodePtr Expressions::both() {
-  Deeper deeper(*this);
-  NodePtr left = negated();
-  for (; skip_name("and"); deeper.grow()) left = make_of(Op::and_, "", std::move(left), negated());
-  return left;
-}
+NodePtr Expressions::either() { return logical("or", Op::or_, &Expressions::both); }
+NodePtr Expressions::both() { return logical("and", Op::and_, &Expressions::negated); }
 
 NodePtr Expressions::negated() {
   const Deeper deeper(*this);

@@ -5,6 +5,7 @@
 
 #include "text/jinja_eval.h"
 #include "text/letter_case.h"
+#include "text/python_text.h"
 
 namespace blipft::jinja {
 namespace {
@@ -236,7 +237,7 @@ std::string titled(const std::string& text) {
 
 int64_t size_of(const Value& value) {
   if (value.is(Kind::undefined)) return 0;
-  if (value.is_text()) return static_cast<int64_t>(length_of(value.text()));
+  if (value.is_text()) return count_characters(value.text());
   if (!value.is_sequence() && !value.is(Kind::dict) && !value.is(Kind::loop))
     fail("object of type '", type_name(value), "' has no len()");
   return static_cast<int64_t>(value.items().size());

@@ -4,6 +4,7 @@
 
 #include "text/jinja_eval.h"
 #include "text/letter_case.h"
+#include "text/python_text.h"
 #include "text/unicode.h"
 
 namespace blipft::jinja {
@@ -71,7 +72,7 @@ std::string converted(Evaluator& run, const std::string& spec, char letter, cons
                  width = digits == std::string::npos
                              ? 0
                              : static_cast<size_t>(std::min(std::stol(spec.substr(digits, 6)), 10000L));
-    const size_t size = length_of(text);
+    const auto size = static_cast<size_t>(count_characters(text));
     if (size < width) text.insert(left ? text.size() : 0, std::string(width - size, ' '));
     return text;
   }
@@ -152,29 +153,13 @@ Value split(Evaluator& run, std::string_view text, const Arguments& given, bool 
     out.push_back(part);
   };
   if (!options[0] || options[0]->is(Kind::none)) {
-    for (text = stripped(text, !from_right, from_right); !text.empty();
-         text = stripped(text, !from_right, from_right)) {
-      if (most-- == 0) {
-        put(text);
-        break;
-      }
-      size_t size = 0;  // size of the word
-      if (!from_right) {
-        while (size < text.size() && stripped(text.substr(size), true, false).size() == text.size() - size) {
-          ++size;
-          while (size < text.size() && (text[size] & 0xc0) == 0x80) ++size;
-        }
-        put(text.substr(0, size));
-        text.remove_prefix(size);
-      } else {
-        while (size < text.size() &&
-               stripped(text.substr(0, text.size() - size), false, true).size() == text.size() - size) {
-          ++size;
-          while (size < text.size() && (text[text.size() - size] & 0xc0) == 0x80) ++size;
-        }
-        put(text.substr(text.size() - size));
-        text.remove_suffix(size);
-      }
+    std::vector<std::string_view> words = split_words(text);
+    if (from_right) std::reverse(words.begin(), words.end());
+    for (const std::string_view word : words) {
+      const auto begin = static_cast<size_t>(word.data() - text.data());
+      const bool last = most-- == 0;
+      put(!last ? word : from_right ? text.substr(0, begin + word.size()) : text.substr(begin));
+      if (last) break;
     }
   } else {
     if (!options[0]->is_text()) fail("must be str or None, not ", type_name(*options[0]));
@@ -206,8 +191,9 @@ std::string replaced(Evaluator& run, const std::string& text, const Arguments& g
     run.meter.spend(after.size() + 8);
     at = found + before.size();
     if (!before.empty()) continue;
-    if (at < text.size()) out += text[at];
-    for (++at; at < text.size() && (text[at] & 0xc0) == 0x80; ++at) out += text[at];
+    const std::string_view next = first_character(std::string_view(text).substr(at));
+    out += next;
+    at += std::max<size_t>(next.size(), 1);
   }
   return at < text.size() ? out.append(text, at) : out;
 }
@@ -267,11 +253,11 @@ Value searched(const std::string& name, const std::string& text, const Arguments
     for (size_t at = text.find(what.text()); at != std::string::npos && !what.text().empty();
          at = text.find(what.text(), at + what.text().size()))
       ++count;
-    return Value(what.text().empty() ? static_cast<int64_t>(length_of(text)) + 1 : count);
+    return Value(what.text().empty() ? count_characters(text) + 1 : count);
   }
   const size_t at = name.starts_with('r') ? text.rfind(what.text()) : text.find(what.text());
   if (at == std::string::npos && name.ends_with("index")) fail("substring not found");
-  return Value(at == std::string::npos ? int64_t{-1} : static_cast<int64_t>(length_of(text.substr(0, at))));
+  return Value(at == std::string::npos ? int64_t{-1} : count_characters(text.substr(0, at)));
 }
 
 Value string_method(Evaluator& run, const std::string& name, const std::string& text, const Arguments& given) {
@@ -445,9 +431,8 @@ std::string upper_case(std::string_view text) {
 }
 
 std::string capitalized(std::string_view text) {
-  size_t at = 0;
-  if (!text.empty()) (void)unicode::next_code_point(text, at);
-  return upper_case(text.substr(0, at)) + in_small_letters(text.substr(at));
+  const std::string_view first = first_character(text);
+  return upper_case(first) + in_small_letters(text.substr(first.size()));
 }
 
 }  // namespace blipft::jinja

@@ -40,8 +40,7 @@ class Parser : Expressions {
   NodePtr body_to(std::string_view end) {
     end_block();
     NodePtr block = body({end});
-    next();
-    end_block();
+    end_tag();
     return block;
   }
 
@@ -80,9 +79,7 @@ class Parser : Expressions {
     if (name == "break" || name == "continue") {
       if (loops_ == 0) refuse(concat("found {% ", name, " %} outside of a loop"));
       node->op = name == "break" ? Op::break_ : Op::continue_;
-      next();
-      end_block();
-      return node;
+      return end_tag(), std::move(node);
     }
     unexpected("a statement of chat templates (if, for, set, macro, call, filter, generation, break, continue, raw)");
   }
@@ -100,9 +97,7 @@ class Parser : Expressions {
     } else {
       node->parts.push_back(nullptr);
     }
-    next();
-    end_block();
-    return node;
+    return end_tag(), std::move(node);
   }
 
   NodePtr for_statement() {
@@ -119,8 +114,7 @@ class Parser : Expressions {
       end_block();
       other = body({"endfor"});
     }
-    next();
-    end_block();
+    end_tag();
     return make_of(Op::for_, "", std::move(target), std::move(items), std::move(condition), std::move(block),
                    std::move(other));
   }

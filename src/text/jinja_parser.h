@@ -58,6 +58,7 @@ class Expressions {
     return next().text;
   }
   void end_block() { expect(TokenKind::block_end, "%}"); }
+  void end_tag() { next(), end_block(); }
 
   NodePtr make(Op op, std::string text = "") const {
     auto node = std::make_unique<Node>();
@@ -83,6 +84,7 @@ class Expressions {
   NodePtr tuple(bool conditions);
   NodePtr either();
   NodePtr both();
+  NodePtr logical(std::string_view word, Op op, NodePtr (Expressions::*part)());
   NodePtr negated();
   std::string comparison_sign();
   NodePtr comparison();

@@ -1,6 +1,8 @@
 // Statements of chat templates; see jinja_eval.h.
 #include <algorithm>
 
+#include "text/python_text.h"
+
 #include "text/jinja_eval.h"
 
 namespace blipft::jinja {
@@ -89,9 +91,7 @@ Evaluator::Flow Evaluator::run_statement(const Node& node) {
     }
     case Op::generation: {
       const std::string text = to_text(call_macro(macro(*node.parts[0]), {}));
-      counted_length_ += length_of(std::string_view(root_).substr(counted_bytes_));
-      counted_bytes_ = root_.size();
-      spans_.emplace_back(counted_length_, counted_length_ + length_of(text));
+      spans_.emplace_back(root_.size(), count_characters(text));
       print(text);
       break;
     }

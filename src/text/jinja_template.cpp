@@ -17,20 +17,6 @@ bool collect(const jinja::Node& node, std::set<std::string>& names) {
   return marks;
 }
 
-/// Converts positions from code points to bytes, at most the text's end.
-void to_bytes(std::string_view text, std::vector<std::pair<size_t, size_t>>& spans) {
-  std::vector<size_t*> positions;
-  for (auto& [begin, end] : spans) positions.insert(positions.end(), {&begin, &end});
-  std::sort(positions.begin(), positions.end(), [](const size_t* a, const size_t* b) { return *a < *b; });
-  size_t bytes = 0, length = 0;
-  for (size_t* const position : positions) {
-    for (; bytes < text.size() && length < *position; ++length) do
-        ++bytes;
-      while (bytes < text.size() && (text[bytes] & 0xc0) == 0x80);
-    *position = bytes;
-  }
-}
-
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, std::string name) : name_(std::move(name)) {
@@ -49,8 +35,12 @@ ChatTemplate::Text ChatTemplate::render(const nlohmann::ordered_json& variables,
   for (const auto& item : variables.items()) globals.names[item.key()] = jinja::from_json(item.value());
   jinja::Evaluator evaluator(globals, now);
   try {
-    Text out{evaluator.run(*root_), evaluator.spans()};
-    to_bytes(out.text, out.spans);
+    Text out{evaluator.run(*root_), {}};
+    for (const auto& [begin, length] : evaluator.spans()) {
+      std::string_view rest = std::string_view(out.text).substr(begin);
+      for (int64_t i = 0; i < length; ++i) rest.remove_prefix(jinja::first_character(rest).size());
+      out.spans.emplace_back(begin, out.text.size() - rest.size());
+    }
     return out;
   } catch (const jinja::Failure& failure) {
     throw UserError(concat(name_, ":", evaluator.line(), ": ", brief(failure.message, 400)));

@@ -39,15 +39,10 @@ std::string number_text(double number, const char* nan, const char* infinity) {
   return text.find('.') == std::string::npos ? text + ".0" : text;
 }
 
+/// str.isprintable(): the categories Z and C are last in their list.
 bool is_printable(uint32_t c) {
-  if (c < 0x20 || (c >= 0x7f && c <= 0xa0) || c == 0xad) return false;
-  if (c >= 0x2028 && c <= 0x202e) return false;
-  if ((c >= 0x200b && c <= 0x200f) || (c >= 0x2060 && c <= 0x206f) || c == 0xfeff) return false;
-  if ((c >= 0xd800 && c <= 0xf8ff) || c >= 0xe0000 || (c & 0xfffe) == 0xfffe || (c >= 0xfff0 && c <= 0xfffb))
-    return false;
-  std::string text;
-  unicode::append_utf8(text, c);
-  return c == ' ' || !unicode::stripped(text).empty();
+  const unicode::Category category = unicode::category(c);
+  return c == ' ' || (category != unicode::Category::Cn && category < unicode::Category::Zs);
 }
 
 std::string hex(const char* prefix, int digits, uint32_t c) {
@@ -324,27 +319,27 @@ std::string to_json(const Value& value, const JsonStyle& style, Meter& meter, in
 }
 
 std::string html_escaped(std::string_view text) {
+  static constexpr std::string_view special = "&<>'\"";
+  static const char* const escapes[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
   std::string out;
   for (const char c : text)
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '\'') out += "&#39;";
-    else if (c == '"') out += "&#34;";
+    if (const size_t found = special.find(c); found != std::string_view::npos) out += escapes[found];
     else out += c;
   return out;
 }
 
-size_t length_of(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+std::string_view first_character(std::string_view text) {
+  size_t size = 0;
+  if (!text.empty()) (void)unicode::next_code_point(text, size);
+  return text.substr(0, size);
 }
 
 std::vector<Value> characters(std::string_view text) {
   std::vector<Value> out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t begin = at;
-    (void)unicode::next_code_point(text, at);
-    out.emplace_back(std::string(text.substr(begin, at - begin)));
+  while (!text.empty()) {
+    const std::string_view first = first_character(text);
+    out.emplace_back(std::string(first));
+    text.remove_prefix(first.size());
   }
   return out;
 }
@@ -370,16 +365,10 @@ std::string_view stripped(std::string_view text, bool left, bool right, const st
   const auto goes = [&](std::string_view c) {
     return set ? set->find(c) != std::string::npos : unicode::stripped(c).empty();
   };
-  const auto continues = [](char c) { return (c & 0xc0) == 0x80; };
-  while (left && !text.empty()) {
-    size_t size = 1;
-    while (size < text.size() && continues(text[size])) ++size;
-    if (!goes(text.substr(0, size))) break;
-    text.remove_prefix(size);
-  }
+  while (left && !text.empty() && goes(first_character(text))) text.remove_prefix(first_character(text).size());
   while (right && !text.empty()) {
     size_t begin = text.size() - 1;
-    while (begin > 0 && continues(text[begin])) --begin;
+    while (begin > 0 && (text[begin] & 0xc0) == 0x80) --begin;
     if (!goes(text.substr(begin))) break;
     text.remove_suffix(text.size() - begin);
   }

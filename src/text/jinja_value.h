@@ -102,7 +102,7 @@ std::string to_json(const Value& value, const JsonStyle& style, Meter& meter, in
 std::string html_escaped(std::string_view text);
 
 // Functions on code points.
-size_t length_of(std::string_view text);
+std::string_view first_character(std::string_view text);
 /// Returns the code points as strings.
 std::vector<Value> characters(std::string_view text);
 /// Implements str.splitlines().

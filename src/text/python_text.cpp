@@ -1,4 +1,4 @@
-#include "evaluate/python_text.h"
+#include "text/python_text.h"
 
 #include <algorithm>
 #include <iterator>
