@@ -320,7 +320,7 @@ class Answers {
     }
     const size_t eos = eos_.empty() ? nowhere : out.find(eos_);
     if (eos != nowhere) return out.substr(0, eos + eos_.size());
-    // Some templates write the next prompt without being asked to.
+    // Some templates write the next prompt although it was not requested.
     const std::string_view asked = jinja::stripped(prompt.text, false, true);
     const size_t common = static_cast<size_t>(
         std::mismatch(out.rbegin(), out.rend(), asked.rbegin(), asked.rend()).first - out.rbegin());

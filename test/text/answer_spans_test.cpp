@@ -1,4 +1,4 @@
-// Positions of answers in the text of a template without {% generation %} blocks: what is trained of them.
+// Tests of the answers' positions in the text of a template without {% generation %} blocks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ TextSettings settings_with(const std::string& jinja, const std::string& name = "
   return settings;
 }
 
-/// The text, with [ ] around what is trained.
+/// Returns the text, with [ ] around its trained parts.
 std::string bracketed(const Conversation& conversation, const TextSettings& settings) {
   std::string text;
   for (const TextSegment& segment : render_chat(conversation, settings, "here"))
@@ -48,7 +48,7 @@ Conversation exchanges(int count, const char* begin = "") {
   return out;
 }
 
-/// A user, a call with a number behind its last text, its result, an answer.
+/// Returns exchanges with a call, which has a number behind its last text, and its result.
 Conversation calls(int count) {
   Conversation out;
   const char* const id = "a1B2c3D4e";
@@ -65,7 +65,7 @@ Conversation calls(int count) {
   return out;
 }
 
-/// The trained positions if each answer is the only trained one.
+/// Returns the trained texts if each answer is trained alone.
 std::vector<std::string> trained_alone(Conversation conversation, const TextSettings& settings) {
   std::vector<std::string> texts;
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
@@ -134,7 +134,7 @@ TEST_SUITE("answer spans") {
     CHECK(bracketed(chat, moves) == "[INST] U0[/INST][ A0</s>][INST]S U1[/INST][ A1</s>]");
   }
 
-  TEST_CASE("an answer ends before a prompt that nobody requested, and at the end token") {
+  TEST_CASE("an answer ends before a prompt that was not requested, and at the end token") {
     const std::string unasked =
         "{% for m in messages %}<begin><{{ m.role }}>{{ m.content }}<end>{% endfor %}<begin><assistant>";
     CHECK(bracketed(exchanges(2), settings_with(unasked)) ==
@@ -190,7 +190,7 @@ TEST_SUITE("answer spans") {
     });
     std::sort(refused.begin(), refused.end());
     CHECK(unclear == std::vector<std::string>());
-    // These print the conversation as data that they ask a question about.
+    // These print the conversation as data, and ask a question about it.
     if (!refused.empty()) CHECK(refused == std::vector<std::string>{"llama-guard-2-8b", "llama-guard-3-11b-vision"});
   }
 
