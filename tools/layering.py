@@ -80,7 +80,7 @@ TABLE = [
     # Units and batches consist of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops dropout linear_ops decode_ops head_norm relative_bias philox", "base")],
-    [("base", "choices error key_places rank_operation tokenizer_rules shipped_files version", "")],
+    [("base", "choices error key_locations rank_operation tokenizer_rules shipped_files version", "")],
 ]
 
 # Files outside of the rooms' folders.

@@ -44,7 +44,7 @@ struct PlanEntry {
   Owner owner;
   std::string name;             ///< all takes with one name are summed
   int64_t bytes = 0;            ///< bytes in use at the moment of the peak
-  Place place = Place::device;
+  MemorySpace space = MemorySpace::device;
 };
 
 class Arena {
@@ -60,7 +60,7 @@ class Arena {
 
   /// Returns a tensor that lives for the whole run. Before commit() its address is fictitious; resolve() then returns
   /// the real one. Host memory must have Readers::own_rank.
-  Tensor persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place = Place::device,
+  Tensor persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, MemorySpace space = MemorySpace::device,
                     Readers readers = Readers::own_rank);
   /// Returns the real tensor for one that persistent() returned before commit(); other tensors are returned unchanged.
   Tensor resolve(const Tensor& planned) const;
@@ -166,7 +166,7 @@ class Arena {
   /// Assigns offsets from the start of the private block to kept takes.
   void place_kept_takes(Pass& pass) const;
   /// Copies the offsets of `larger` to `pass` if both have the same takes, none larger in `pass`; else returns false.
-  static bool adopt_places(const Pass& larger, Pass& pass);
+  static bool adopt_offsets(const Pass& larger, Pass& pass);
   Tensor take(Take take, DType dtype, const Shape& shape);
   /// Assigns offsets to the other takes of `pass`. All placements within `enough` bytes count as equally good.
   void place(Pass& pass, int64_t enough) const;

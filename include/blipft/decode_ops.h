@@ -54,14 +54,14 @@ struct NextRows {
   DecodeState state;
   int64_t prefix_rows = 0;      ///< Q
   Tensor tokens;                ///< i32 [S, 1], out: the last id
-  Tensor places;                ///< i32 [S], out: cache position of the last id
+  Tensor positions;                ///< i32 [S], out: cache position of the last id
   Tensor cache_lengths;         ///< i32 [S], out: number of cache positions that it sees, its own included
 };
 
 /// Keys (after norm and rotary embedding) and values of one layer; position p of slot s is row s * C + p.
 struct KvCache {
   Tensor keys, values;          ///< [S * C, K * D]
-  int64_t places = 0;           ///< C
+  int64_t positions = 0;           ///< C
 };
 
 /// Copies rows of keys and values into the cache.
@@ -69,7 +69,7 @@ struct CacheWrite {
   MatrixView k, v;              ///< [M, K * D]
   Rotary rotary = {};           ///< optional: first rotates its x in place; k must be the last columns of this x
   Tensor slots;                 ///< i32 [M], slot of each row; absent: row r belongs to slot r
-  Tensor places;                ///< i32 [M], cache position of each row; negative: the row is skipped
+  Tensor positions;                ///< i32 [M], cache position of each row; negative: the row is skipped
   KvCache cache;                ///< out
 };
 

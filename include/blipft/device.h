@@ -22,7 +22,7 @@ inline int64_t unix_ns() {
 enum class DeviceKind { cpu, cuda, plan };
 
 /// Location of memory: the device's own memory, or page-locked host memory, which the device accesses over its link.
-enum class Place { device, host };
+enum class MemorySpace { device, host };
 
 /// A queue of work on a device (non-owning).
 struct Stream {

@@ -45,12 +45,12 @@ inline std::string without_nul(std::string message) {
 
 class Error : public std::runtime_error {
  public:
-  explicit Error(const std::string& message, std::source_location place = std::source_location::current())
-      : std::runtime_error(without_nul(message)), place_(place) {}
-  const std::source_location& place() const { return place_; }
+  explicit Error(const std::string& message, std::source_location location = std::source_location::current())
+      : std::runtime_error(without_nul(message)), location_(location) {}
+  const std::source_location& location() const { return location_; }
 
  private:
-  std::source_location place_;
+  std::source_location location_;
 };
 
 /// A mistake in the user's input; printed without the source location.
@@ -58,8 +58,8 @@ class UserError : public Error {
  public:
   // The constructor is written out instead of inherited: nvcc 13.0 crashes on an inherited constructor with this
   // default argument.
-  explicit UserError(const std::string& message, std::source_location place = std::source_location::current())
-      : Error(message, place) {}
+  explicit UserError(const std::string& message, std::source_location location = std::source_location::current())
+      : Error(message, location) {}
 };
 
 /// Returns the message of an error for the user, with the source location unless it is a UserError.
@@ -67,7 +67,7 @@ inline std::string describe(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   const std::string text = *error.what() ? error.what() : "unknown error";
   if (!ours || dynamic_cast<const UserError*>(&error)) return text;
-  return concat(text, " (", ours->place().file_name(), ":", ours->place().line(), ")");
+  return concat(text, " (", ours->location().file_name(), ":", ours->location().line(), ")");
 }
 
 }  // namespace blipft

@@ -31,8 +31,8 @@ struct Metric {
 /// Returns all available metrics.
 const std::vector<Metric>& metrics();
 /// Returns the metric with this name. Throws UserError that lists all names if it is unknown; the message begins with
-/// `place` (a file and key).
-const Metric& find_metric(const std::string& name, const std::string& place);
+/// `location` (a file and key).
+const Metric& find_metric(const std::string& name, const std::string& location);
 
 /// A generated text. Samples are sorted by `index`, in whatever order they are added. Adding two samples with the same
 /// index is an error.

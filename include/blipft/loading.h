@@ -11,7 +11,7 @@
 #include "blipft/choices.h"
 #include "blipft/datasets.h"
 #include "blipft/device.h"
-#include "blipft/key_places.h"
+#include "blipft/key_locations.h"
 #include "blipft/text.h"
 
 namespace blipft {
@@ -61,7 +61,7 @@ struct StepsSection {
 };
 
 /// The settings that determine a run's samples and their division into steps.
-struct LoadingSettings : KeyPlaces {
+struct LoadingSettings : KeyLocations {
   DataSection data;
   StepsSection steps;
   int64_t smoke_steps = 0;                  ///< > 0: number of steps of a trial run, see make_smoke()
@@ -89,7 +89,7 @@ class Sampler {
     double limit_train_batches = 1.0;
     /// Parts of error messages, which may be empty: the key that sets the size of a step, the keys to lower, and the
     /// samples that are not part of an epoch.
-    std::string place, lower, origin;
+    std::string location, lower, origin;
   };
   explicit Sampler(const Settings& settings);  ///< throws UserError if there are too few samples for one step
   int64_t steps_per_epoch() const;

@@ -56,7 +56,7 @@ struct StepContext {
 struct CacheCall {
   std::vector<KvCache> layers;             ///< one for each width of Model::cache_widths()
   Tensor slots;                            ///< i32 [M], prompts: slot of each row; absent in a decode step
-  Tensor places;                           ///< i32 [M], cache position of each row; negative: the row is not cached
+  Tensor positions;                           ///< i32 [M], cache position of each row; negative: the row is not cached
   Tensor last_rows;                        ///< i32 [B, 1], prompts: the row of each prompt whose logits are returned
   Tensor tokens;                           ///< i32 [S, 1], decode step: the id of each slot's row
   Tensor lengths;                          ///< i32 [S], decode step: number of cache positions that each row attends to
@@ -65,7 +65,7 @@ struct CacheCall {
   /// For models that read a source: keys and values of the encoder's output, for cross attention; one for each width of
   /// Model::memory_widths().
   std::vector<KvCache> memory_layers;
-  Tensor memory_slots, memory_places;      ///< i32 [N], prompts: slot and position of each encoder row
+  Tensor memory_slots, memory_positions;      ///< i32 [N], prompts: slot and position of each encoder row
   Tensor memory_lengths;                   ///< i32 [S], decode step: number of encoder rows of each slot's source
   Tensor memory_sources;                   ///< i32 [S, P], decode step, optional: as `sources`, for a source of P rows
 };

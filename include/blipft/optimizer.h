@@ -20,7 +20,7 @@ struct StateSpec {
   std::string name;                        ///< "exp_avg"
   const Format* format = nullptr;
   float initial = 0;
-  Place place = Place::device;
+  MemorySpace space = MemorySpace::device;
 };
 
 /// Algorithms that need whole matrices (Muon), or means of their rows and columns (AdaFactor), cannot be an Optimizer:

@@ -43,12 +43,12 @@ std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tok
                                                const PromptSettings& settings, int64_t most = 0,
                                                const std::function<void(const UserError&)>& bad = {});
 
-/// Returns the ids of a prompt that is this text; `place` (the option) is used in messages.
+/// Returns the ids of a prompt that is this text; `location` (the option) is used in messages.
 std::vector<int32_t> prompt_of_text(const std::string& text, const Tokenizer& tokenizer, const PromptSettings& settings,
-                                    const std::string& place);
+                                    const std::string& location);
 /// Returns the ids of the prompt for the answer that follows these messages. They equal those of prompt_of_sample() for
 /// a record with the same messages. Throws UserError if `texts` has no chat template or it refuses the messages.
 std::vector<int32_t> prompt_of_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
-                                            const TextSettings& texts, const PromptSettings& settings, const std::string& place);
+                                            const TextSettings& texts, const PromptSettings& settings, const std::string& location);
 
 }  // namespace blipft

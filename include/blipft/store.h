@@ -41,9 +41,9 @@ class StoragePolicy {
     return spec;
   }
   /// Returns the memory of the weights from which units are gathered. In host memory: every use of a unit reads them.
-  virtual Place weights_place() const { return Place::device; }
+  virtual MemorySpace weights_space() const { return MemorySpace::device; }
   /// Returns where master weights of trained units are stored.
-  virtual Place master_place() const { return Place::device; }
+  virtual MemorySpace master_space() const { return MemorySpace::device; }
   /// Returns true if each update consumes its gradient as soon as the gradient is final, so that gradients are never
   /// all held at the same time. `possible`: steps have one micro-batch and do not clip.
   virtual bool transient_gradients(bool possible) const { return possible; }
@@ -104,8 +104,8 @@ class ParameterStore {
   int64_t shards() const { return context_.shards; }
   const PrecisionTypes& types() const { return context_.types; }
   /// Returns where the shards of the sections are stored.
-  Place weights_place() const { return context_.policy->weights_place(); }
-  Place master_place() const { return context_.policy->master_place(); }
+  MemorySpace weights_space() const { return context_.policy->weights_space(); }
+  MemorySpace master_space() const { return context_.policy->master_space(); }
   /// Returns the bytes of this rank's shards, as they are stored.
   int64_t stored_bytes(const Unit& unit) const;
   /// Returns the bytes of all ranks' shards together.

@@ -109,7 +109,7 @@ class Strategy : public UnitAccess {
   void gradient_final(const Unit& unit, Stream stream);
   /// Gathers `whole` from the shards of the shard group. `mine`, in device or host memory, is this rank's shard. A
   /// shard in host memory is first copied to its position in `whole`, in the stream `link`.
-  void gather_shards(const Tensor& mine, Place place, const Tensor& whole, Stream link, Stream stream);
+  void gather_shards(const Tensor& mine, MemorySpace space, const Tensor& whole, Stream link, Stream stream);
   StrategyContext context_;
   ParameterStore& store_;
   int64_t micro_batch_ = 0, micro_batches_ = 1;

@@ -12,7 +12,7 @@
 
 #include "blipft/batch.h"
 #include "blipft/choices.h"
-#include "blipft/key_places.h"
+#include "blipft/key_locations.h"
 #include "blipft/tokenizer_rules.h"
 
 namespace blipft {
@@ -27,7 +27,7 @@ struct EncodeOptions {
 };
 
 /// Places in a text, and where its ids have them.
-struct TextPlaces {
+struct TextPositions {
   std::vector<size_t> bytes;          ///< first bytes of characters of the text, ascending
   std::vector<size_t> ids;            ///< of each, the index of the (first) id that stands for that character
 };
@@ -56,7 +56,7 @@ class Tokenizer {
   /// Ids of `text` alone; options.add_special_tokens does not count. Ill-formed UTF-8 is read as U+FFFD.
   virtual std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const = 0;
   /// encode_plain, and places.ids for places.bytes. This default is right where each character has ids of its own.
-  virtual std::vector<int32_t> encode_with_places(const std::string& text, TextPlaces& places) const;
+  virtual std::vector<int32_t> encode_with_positions(const std::string& text, TextPositions& positions) const;
   /// The special tokens that the Hugging Face tokenizer puts before (OPT: `</s>`, LLaMA: `<s>`) and behind every text.
   virtual std::vector<int32_t> prefix_ids() const = 0;
   virtual std::vector<int32_t> suffix_ids() const = 0;
@@ -148,7 +148,7 @@ struct TextSettings : RecordSettings {
   std::string chosen_template = {};         ///< the text of the template that data.chat_template names; empty with auto
   bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
 };
-TextSettings text_settings(const TextKeys& keys, const KeyPlaces& places, const std::string& model_folder,
+TextSettings text_settings(const TextKeys& keys, const KeyLocations& positions, const std::string& model_folder,
                            const Tokenizer& tokenizer);
 /// Returns a warning if answers of conversations end with a text that the tokenizer splits into several tokens, so that
 /// the model has no end token to generate; else "".

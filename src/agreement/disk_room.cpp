@@ -36,7 +36,7 @@ dev_t device_of(const std::string& folder, std::string& found) {
 
 }  // namespace
 
-std::string check_room(const KeyPlaces& places, const std::vector<FileToWrite>& files,
+std::string check_room(const KeyLocations& places, const std::vector<FileToWrite>& files,
                        const std::vector<FileToWrite>& reclaimed) {
   std::map<dev_t, Disk> disks;
   std::string folder;
@@ -55,7 +55,7 @@ std::string check_room(const KeyPlaces& places, const std::vector<FileToWrite>& 
     const std::string text = concat("the disk of ", disk.folder, " has ", memory_text(disk.free),
                                     " free, but this run is going to write ", memory_text(disk.all), " there: ",
                                     disk.list);
-    BLIPFT_USER_CHECK(disk.needed <= disk.free, place_of(places, "output.path"), ": output.path: ", text,
+    BLIPFT_USER_CHECK(disk.needed <= disk.free, location_of(places, "output.path"), ": output.path: ", text,
                       "; free some, or choose another output.path");
     if (disk.all > disk.free) warning = text;
   }

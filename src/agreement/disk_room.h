@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "blipft/key_places.h"
+#include "blipft/key_locations.h"
 
 namespace blipft {
 
@@ -19,7 +19,7 @@ struct FileToWrite {
 
 /// Throws UserError, which lists all files to write, if a file system has no space for the needed ones. Returns a
 /// warning if the others do not fit, "" if all fit. `reclaimed`: files that are removed before the space is needed.
-std::string check_room(const KeyPlaces& places, const std::vector<FileToWrite>& files,
+std::string check_room(const KeyLocations& places, const std::vector<FileToWrite>& files,
                        const std::vector<FileToWrite>& reclaimed = {});
 
 }  // namespace blipft

@@ -164,7 +164,7 @@ std::string how_to_go_on(const RunSettings& config) {
 void check_results(const RunSettings& config, bool resumed) {
   const std::string& path = config.output.path;
   const std::vector<std::string> found = resumed ? std::vector<std::string>() : results_in(path);
-  BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
+  BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), location_of(config, "output.path"),
                     ": output.path: ", path, " holds another run's results (", names_text(found), "); ",
                     how_to_go_on(config), "choose another output.path, or replace them with output.overwrite=true");
   for (const std::string& folder : output_names(config).saved) {
@@ -183,12 +183,12 @@ void check_results(const RunSettings& config, bool resumed) {
 void check_checkpoints(const RunSettings& config, const std::string& resumed) {
   const std::string folder = checkpoints_elsewhere(config);
   if (folder.empty()) return;
-  const std::string place = place_of(config, "checkpoint.path"), own = resolved(in(config.output.path, kCheckpoints)).string();
-  BLIPFT_USER_CHECK(!resolved(folder).string().starts_with(own + "/"), place, ": checkpoint.path: ", folder, " lies in ",
+  const std::string location = location_of(config, "checkpoint.path"), own = resolved(in(config.output.path, kCheckpoints)).string();
+  BLIPFT_USER_CHECK(!resolved(folder).string().starts_with(own + "/"), location, ": checkpoint.path: ", folder, " lies in ",
                     own, ", which is the run's own folder of checkpoints; leave checkpoint.path out, or choose another");
   const bool goes_on = !resumed.empty() && resolved(fs::path(resumed) / "..") == resolved(folder);
   const std::vector<std::string> there = checkpoints_in(folder);
-  BLIPFT_USER_CHECK(goes_on || config.output.overwrite || there.empty(), place, ": checkpoint.path: ", folder,
+  BLIPFT_USER_CHECK(goes_on || config.output.overwrite || there.empty(), location, ": checkpoint.path: ", folder,
                     " holds another run's checkpoints (", names_text(there),
                     "); choose another checkpoint.path, or replace them with output.overwrite=true");
 }
@@ -214,7 +214,7 @@ void check_sources(const RunSettings& config, bool resumed) {
                                ReadPath{"data.pictures", config.data.pictures, false}})
     for (const std::string& folder : replaced)
       BLIPFT_USER_CHECK(source.path.empty() || !reads_from(source.path, source.look_inside, folder),
-                        place_of(config, source.key), ": ", source.key, ": ", source.path, " is read from ", folder,
+                        location_of(config, source.key), ": ", source.key, ": ", source.path, " is read from ", folder,
                         ", which this run would replace; choose another output.path");
 }
 
@@ -324,7 +324,7 @@ void OutputFolder::make_trial() {
   std::string name = (around / ".smoke-XXXXXX").string();
   note_missing(around.string());
   fs::create_directories(around, error);
-  BLIPFT_USER_CHECK(!error && ::mkdtemp(name.data()), place_of(config_, "output.path"), ": output.path: ", output,
+  BLIPFT_USER_CHECK(!error && ::mkdtemp(name.data()), location_of(config_, "output.path"), ": output.path: ", output,
                     ": cannot make a folder for the trial beside it, in ", around.string(), ": ",
                     error ? error.message() : io::errno_text(), "; give an output.path that you may write to");
   held_.made.insert(held_.made.begin(), name);
@@ -343,12 +343,12 @@ void OutputFolder::note_missing(const std::string& path) {
 void OutputFolder::make_folder(const std::string& key, const std::string& path) {
   std::error_code error;
   note_missing(path);
-  BLIPFT_USER_CHECK(!is_link(path) || fs::exists(path, error), place_of(config_, key), ": ", key, ": ", path, " is a link to ",
+  BLIPFT_USER_CHECK(!is_link(path) || fs::exists(path, error), location_of(config_, key), ": ", key, ": ", path, " is a link to ",
                     fs::read_symlink(without_slash(path), error).string(),
                     ", where nothing is; make that folder (is its file system mounted?), or take the link away");
   error.clear();
   fs::create_directories(path, error);
-  BLIPFT_USER_CHECK(!error && fs::is_directory(path), place_of(config_, key), ": ", key, ": cannot create the folder ",
+  BLIPFT_USER_CHECK(!error && fs::is_directory(path), location_of(config_, key), ": ", key, ": cannot create the folder ",
                     path, ": ", error ? error.message() : "it is a file");
 }
 

@@ -14,8 +14,8 @@ namespace blipft {
 /// An error that occurs on every rank at the same step. Rank 0 prints it and ends all ranks.
 class SharedError : public UserError {
  public:
-  explicit SharedError(const std::string& message, std::source_location place = std::source_location::current())
-      : UserError(message, place) {}
+  explicit SharedError(const std::string& message, std::source_location location = std::source_location::current())
+      : UserError(message, location) {}
 };
 
 /// Prints `error` with rank, host and what this rank was in, and ends all ranks with code 1; nothing is torn down

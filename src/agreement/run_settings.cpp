@@ -13,7 +13,7 @@ double time_limit_seconds(const RunSettings& config) {
   const std::string& text = config.checkpoint.time_limit.text;
   if (text == "none") return 0;
   const auto refuse = [&] {
-    throw UserError(concat(place_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", "\"", brief(text), "\"",
+    throw UserError(concat(location_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", "\"", brief(text), "\"",
                            ", expected none, minutes, MM:SS, H:MM:SS, D-HH:MM or D-HH:MM:SS"));
   };
   const auto number = [&](const std::string& digits) {

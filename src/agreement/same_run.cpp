@@ -55,7 +55,7 @@ uint64_t digest_of(const Facts& facts) {
 std::string packed(const Facts& facts) {
   std::string text;
   for (const Fact& fact : facts)
-    for (const std::string* part : {&fact.name, &fact.value, &fact.place}) text += part->c_str(), text += '\0';
+    for (const std::string* part : {&fact.name, &fact.value, &fact.location}) text += part->c_str(), text += '\0';
   return text;
 }
 
@@ -69,7 +69,7 @@ Facts unpacked(const std::string& text) {
   };
   while (at < text.size()) {
     Fact& fact = facts.emplace_back();
-    fact.name = next(), fact.value = next(), fact.place = next();
+    fact.name = next(), fact.value = next(), fact.location = next();
   }
   return facts;
 }
@@ -87,7 +87,7 @@ std::string shown(const std::string& value, const std::string& other) {
 std::string told(const Fact* fact, const Fact* other) {
   if (!fact) return "missing";
   const std::string value = shown(fact->value, other ? other->value : "");
-  return fact->place.empty() ? value : concat(value, " (", fact->place, ")");
+  return fact->location.empty() ? value : concat(value, " (", fact->location, ")");
 }
 
 // Names of facts that differ from `theirs`, with this rank's; null: it has none.

@@ -15,7 +15,7 @@ namespace blipft {
 struct Fact {
   std::string name;                        ///< "train.lr", "model file config.json"; different from the others'
   std::string value;                       ///< or sizes and a digest
-  std::string place = {};                  ///< origin of this rank's value; for messages, not compared
+  std::string location = {};                  ///< origin of this rank's value; for messages, not compared
   bool evaluates = false;                  ///< does not affect training: it may change when a run is resumed
 };
 using Facts = std::vector<Fact>;

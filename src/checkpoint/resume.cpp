@@ -54,7 +54,7 @@ std::string newest_checkpoint(const std::string& checkpoints) {
 void check_resume_folder(const RunSettings& config) {
   if (config.checkpoint.resume == ResumeMode::never || config.checkpoint.resume == ResumeMode::automatic) return;
   const std::string& folder = config.checkpoint.resume.text;
-  BLIPFT_USER_CHECK(fs::is_directory(folder), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", folder,
+  BLIPFT_USER_CHECK(fs::is_directory(folder), location_of(config, "checkpoint.resume"), ": checkpoint.resume: ", folder,
                     " is no folder; expected a checkpoint, such as ", checkpoints_folder(config), "/",
                     io::checkpoint_name(100), ", or auto");
 }
@@ -84,9 +84,9 @@ std::string check_same_content(const RunSettings& config, const ResumePoint& poi
     const auto found = point.index.run.find(fact.name);
     if (found == point.index.run.end() || found->second == fact.value) continue;
     // With loss_on_padding, other validation texts may change the padding of training texts.
-    BLIPFT_USER_CHECK(fact.evaluates && !config.steps.loss_on_padding, place_of(config, "checkpoint.resume"),
+    BLIPFT_USER_CHECK(fact.evaluates && !config.steps.loss_on_padding, location_of(config, "checkpoint.resume"),
                       ": checkpoint.resume: ", point.folder, ": ", fact.name, " is ", shortened(fact.value), " here (",
-                      fact.place, "), ", shortened(found->second), " there; give the run the files that it began with");
+                      fact.location, "), ", shortened(found->second), " there; give the run the files that it began with");
     changes += concat(changes.empty() ? "" : ", ", fact.name, " ", shortened(fact.value), " instead of ",
                       shortened(found->second));
   }

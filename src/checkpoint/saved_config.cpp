@@ -44,26 +44,26 @@ int64_t image_token_of(const Tokenizer& tokenizer) {
 
 void complete_image_token(const std::string& source, int64_t vocabulary, SavedConfig& saved, ordered_json& config) {
   if (!lacks(config, "image_token_index")) return;
-  const std::string place = source + "/config.json: image_token_index: ";
+  const std::string location = source + "/config.json: image_token_index: ";
   if (!has_tokenizer(source)) {
-    saved.notes.push_back(place + "found none, and there is no tokenizer to find it with. transformers 5 needs it to generate: add it");
+    saved.notes.push_back(location + "found none, and there is no tokenizer to find it with. transformers 5 needs it to generate: add it");
     return;
   }
   int64_t id = 0;
   try {
     id = image_token_of(*load_model_tokenizer(source));
   } catch (const UserError& error) {       // saving the weights is more important than this key
-    saved.notes.push_back(concat(place, "found none. transformers 5 needs it to generate: add it. The tokenizer cannot be read: ",
+    saved.notes.push_back(concat(location, "found none. transformers 5 needs it to generate: add it. The tokenizer cannot be read: ",
                                  error.what()));
     return;
   }
   if (id >= vocabulary) {
-    saved.notes.push_back(concat(place, "found none. transformers 5 needs it to generate, and its processor gives <image> the id ", id,
+    saved.notes.push_back(concat(location, "found none. transformers 5 needs it to generate, and its processor gives <image> the id ", id,
                                  ", but the embeddings have ", vocabulary, " rows: resize them there first"));
     return;
   }
   config["image_token_index"] = id;
-  saved.notes.push_back(concat(place, "found none; the saved model has ", id, ", the id of <image>, so that transformers 5 can generate"));
+  saved.notes.push_back(concat(location, "found none; the saved model has ", id, ", the id of <image>, so that transformers 5 can generate"));
 }
 
 void complete_processor(const std::string& source, SavedConfig& saved, const ordered_json& config) {

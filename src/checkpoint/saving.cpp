@@ -293,7 +293,7 @@ void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype
   const auto& [name, stored] = *find_stored(*job_.checkpoint, parameter);
   const int64_t n = parameter.numel(), row = added.a ? added.a.cols() : 1;
   const int64_t step = std::max(row, kPieceBytes / 4 / row * row);
-  const auto place = [&](int64_t which, DType type, int64_t count) {
+  const auto part_of = [&](int64_t which, DType type, int64_t count) {
     return Tensor{context_.scratch.part(scratch_from + which * kPieceBytes, {kPieceBytes}).data, type, {count}};
   };
   host_.resize(static_cast<size_t>(kPieceBytes));
@@ -301,11 +301,11 @@ void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype
     const int64_t count = std::min(step, n - first);
     job_.checkpoint->read(name, first, count, host_.data());
     if (stored.dtype != dtype || added.a) {
-      Tensor from = place(0, stored.dtype, count);
-      const Tensor to = place(1, dtype, count);
+      Tensor from = part_of(0, stored.dtype, count);
+      const Tensor to = part_of(1, dtype, count);
       device.copy(from.data, host_.data(), from.bytes(), stream);
       if (added.a) {
-        const Tensor sum = place(2, DType::f32, count).view({count / row, row});
+        const Tensor sum = part_of(2, DType::f32, count).view({count / row, row});
         context_.ops->cast(from, sum, stream);
         context_.ops->linear_backward_input({.dy = added.b.row_range(first / row, count / row), .w = added.a,
                                              .scale = job_.settings.adapter_scale, .add = sum, .dx = sum},
@@ -407,7 +407,7 @@ void check_saved_parts(const RunSettings& config) {
   const bool saves = config.output.save_model && config.adapter.kind == AdapterKind::none && config.output.save == SavedTensors::all;
   if (!saves || config.model.init == InitialWeights::pretrained) return;
   const std::vector<std::string>& beside = family_of(config.model.path).kept_tensors;
-  BLIPFT_USER_CHECK(beside.empty(), place_of(config, "model.init"),
+  BLIPFT_USER_CHECK(beside.empty(), location_of(config, "model.init"),
                     ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",
                     beside.front(), "...) and come from its weights; set model.init: pretrained, or output.save: trained");
 }

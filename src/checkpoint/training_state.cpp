@@ -110,8 +110,8 @@ std::vector<Part> parts_to_write(const Units& units, const ParameterStore& store
   std::erase_if(parts, [&](const Part& part) {
     const double middle = static_cast<double>(before) + 0.5 * static_cast<double>(part.data.bytes());
     before += part.data.bytes();
-    const double place = middle * static_cast<double>(replicas) / static_cast<double>(std::max<int64_t>(total, 1));
-    return std::min(static_cast<int64_t>(place), replicas - 1) != replica;
+    const double share = middle * static_cast<double>(replicas) / static_cast<double>(std::max<int64_t>(total, 1));
+    return std::min(static_cast<int64_t>(share), replicas - 1) != replica;
   });
   return parts;
 }

@@ -11,11 +11,11 @@ CommGroups::CommGroups(const World& world, const GroupSizes& sizes, Device& devi
   };
   // With several shard groups, the communicator of all ranks only sums losses, label counts and norms.
   all_ = comm_of(world, sizes.hybrid());
-  const int64_t place = world.machine_order();
-  shard_group_ = place / sizes.shard;
-  replicate_group_ = place % sizes.shard;
-  shard_world_ = world.split(shard_group_, place);
-  replicate_world_ = world.split(replicate_group_, place);
+  const int64_t index = world.machine_order();
+  shard_group_ = index / sizes.shard;
+  replicate_group_ = index % sizes.shard;
+  shard_world_ = world.split(shard_group_, index);
+  replicate_world_ = world.split(replicate_group_, index);
   if (sizes.hybrid()) shard_ = comm_of(*shard_world_, false);
   replicate_ = comm_of(*replicate_world_, false);
 }

@@ -51,7 +51,7 @@ int64_t first_rank_here() {
 }
 
 // The machine and cores of a rank.
-struct RankPlace {
+struct RankLocation {
   static constexpr int kSets = 8;                          // 8,192 cores: the kernel rejects masks that are too short
   int64_t machine;
   cpu_set_t cores[kSets];                                  // a scheduler may have bound each rank to different cores
@@ -102,16 +102,16 @@ std::unique_ptr<World> World::split(int64_t color, int64_t key) const {
 }
 
 void World::find_local_ranks() {
-  RankPlace mine{machine_, {}};
+  RankLocation mine{machine_, {}};
   if (sched_getaffinity(0, sizeof mine.cores, mine.cores) != 0) CPU_SET(0, mine.cores);
-  std::vector<RankPlace> places(static_cast<size_t>(size_));
+  std::vector<RankLocation> locations(static_cast<size_t>(size_));
   complete("MPI_Iallgather", static_cast<int64_t>(sizeof mine) * size_, [&](MPI_Request* request) {
-    return MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, communicator_->mpi, request);
+    return MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, locations.data(), sizeof mine, MPI_BYTE, communicator_->mpi, request);
   });
   local_rank_ = local_size_ = machine_order_ = 0;
-  cpu_set_t cores[RankPlace::kSets] = {};
+  cpu_set_t cores[RankLocation::kSets] = {};
   for (int64_t r = 0; r < size_; ++r) {
-    const RankPlace& of = places[static_cast<size_t>(r)];
+    const RankLocation& of = locations[static_cast<size_t>(r)];
     machine_order_ += of.machine < machine_ || (of.machine == machine_ && r < rank_);
     if (of.machine != machine_) continue;
     ++local_size_;
@@ -178,21 +178,21 @@ std::vector<std::string> World::gather_texts(const std::string& text) const {
   std::vector<int64_t> lengths(ranks);
   const auto length = static_cast<int64_t>(text.size());
   gather(&length, sizeof length, lengths.data());
-  std::vector<int> counts(ranks), places(ranks);
+  std::vector<int> counts(ranks), offsets(ranks);
   int64_t total = 0;
   for (size_t i = 0; i < ranks; ++i) {
     BLIPFT_CHECK(rank_ != 0 || total + lengths[i] <= INT_MAX, "texts of more than 2 GiB");
-    places[i] = static_cast<int>(total), counts[i] = static_cast<int>(lengths[i]);
+    offsets[i] = static_cast<int>(total), counts[i] = static_cast<int>(lengths[i]);
     total += lengths[i];
   }
   std::string all(rank_ == 0 ? static_cast<size_t>(total) : 0, ' ');
   complete("MPI_Igatherv", rank_ == 0 ? total : length, [&](MPI_Request* request) {
-    return MPI_Igatherv(text.data(), static_cast<int>(length), MPI_BYTE, all.data(), counts.data(), places.data(),
+    return MPI_Igatherv(text.data(), static_cast<int>(length), MPI_BYTE, all.data(), counts.data(), offsets.data(),
                         MPI_BYTE, 0, communicator_->mpi, request);
   });
   std::vector<std::string> texts;
   for (size_t i = 0; rank_ == 0 && i < ranks; ++i)
-    texts.push_back(all.substr(static_cast<size_t>(places[i]), static_cast<size_t>(counts[i])));
+    texts.push_back(all.substr(static_cast<size_t>(offsets[i]), static_cast<size_t>(counts[i])));
   return texts;
 }
 

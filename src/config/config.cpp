@@ -25,11 +25,11 @@ namespace {
 /// A key, and where its value was written.
 struct Target {
   const Key& key;
-  std::string place;  ///< "inputs/fsdp.yaml:9" or: override "train.lr=fast"
+  std::string location;  ///< "inputs/fsdp.yaml:9" or: override "train.lr=fast"
 };
 
 [[noreturn]] void refuse(const Target& target, const std::string& found, const std::string& advice = "") {
-  throw UserError(concat(target.place, ": ", target.key.full(), ": found ", brief(found, 100), ", expected ",
+  throw UserError(concat(target.location, ": ", target.key.full(), ": found ", brief(found, 100), ", expected ",
                          expected_value(target.key), advice));
 }
 
@@ -173,7 +173,7 @@ void read_value(const Target& target, const YAML::Node& node, std::vector<T>& va
     T value{};
     read_value(target, element, value);
     if (std::find(read.begin(), read.end(), value) != read.end())
-      throw UserError(concat(target.place, ": ", target.key.full(), ": ", found_text(element), " is listed twice"));
+      throw UserError(concat(target.location, ": ", target.key.full(), ": ", found_text(element), " is listed twice"));
     read.push_back(std::move(value));
   }
   values = std::move(read);
@@ -193,10 +193,10 @@ void read_value(const Target& target, const YAML::Node& node, std::map<std::stri
     const std::string name = entry.first.Scalar();
     check_choice(target, name);
     if (!entry.second.IsScalar() || entry.second.Scalar().empty())
-      throw UserError(concat(target.place, ": ", target.key.full(), ": ", name, ": found ", found_text(entry.second),
+      throw UserError(concat(target.location, ": ", target.key.full(), ": ", name, ": found ", found_text(entry.second),
                              ", expected the name that the records have for it"));
     if (!read.emplace(name, entry.second.Scalar()).second)
-      throw UserError(concat(target.place, ": ", target.key.full(), ": ", name, " is given twice; remove one"));
+      throw UserError(concat(target.location, ": ", target.key.full(), ": ", name, " is given twice; remove one"));
   }
   values = std::move(read);
 }
@@ -208,17 +208,17 @@ void set_value(Config& config, const Target& target, const YAML::Node& node) {
         else read_value(target, node, *field);
       },
       target.key.field(config));
-  config.places[target.key.full()] = target.place;
+  config.locations[target.key.full()] = target.location;
 }
 
 /// "inputs/fsdp.yaml:12"; lines of yaml-cpp begin at 0 and are negative where it knows none.
-std::string place_in(const std::string& file, const YAML::Mark& mark) {
+std::string location_in(const std::string& file, const YAML::Mark& mark) {
   return mark.line < 0 ? file : concat(file, ":", mark.line + 1);
 }
 
 std::string key_name(const std::string& file, const YAML::Node& key) {
   if (!key.IsScalar())
-    throw UserError(concat(place_in(file, key.Mark()), ": found ", found_text(key), " where a key is expected"));
+    throw UserError(concat(location_in(file, key.Mark()), ": found ", found_text(key), " where a key is expected"));
   return key.Scalar();
 }
 
@@ -226,19 +226,19 @@ void read_section(Config& config, const std::string& section, const YAML::Node& 
   std::map<std::string, std::string> seen;
   for (const auto& entry : node) {
     const std::string name = key_name(config.file, entry.first);
-    const std::string place = place_in(config.file, entry.first.Mark());
+    const std::string location = location_in(config.file, entry.first.Mark());
     const Key* key = find_key(section, name);
-    if (!key) throw UserError(concat(place, ": unknown key ", section, ".", brief(name), suggest_key(section, name)));
-    const auto [first, is_new] = seen.emplace(key->name, place);
+    if (!key) throw UserError(concat(location, ": unknown key ", section, ".", brief(name), suggest_key(section, name)));
+    const auto [first, is_new] = seen.emplace(key->name, location);
     if (!is_new)
-      throw UserError(concat(place, ": ", key->full(), " is given twice",
+      throw UserError(concat(location, ": ", key->full(), " is given twice",
                              name == key->name ? "" : " (as " + brief(name) + ")",
                              ", first at ", first->second, "; remove one"));
-    set_value(config, {*key, place}, entry.second);
+    set_value(config, {*key, location}, entry.second);
   }
 }
 
-[[noreturn]] void refuse_section(const std::string& place, const std::string& name) {
+[[noreturn]] void refuse_section(const std::string& location, const std::string& name) {
   const std::vector<std::string>& sections = config_sections();
   const size_t dot = name.find('.');
   std::string advice;
@@ -248,7 +248,7 @@ void read_section(Config& config, const std::string& section, const YAML::Node& 
     advice = concat("; in a file write ", name.substr(dot + 1), " indented below ", name.substr(0, dot), ":");
   else
     advice = suggest_key("", name);
-  throw UserError(concat(place, ": unknown section ", brief(name), advice));
+  throw UserError(concat(location, ": unknown section ", brief(name), advice));
 }
 
 void read_sections(Config& config, const YAML::Node& root) {
@@ -257,20 +257,20 @@ void read_sections(Config& config, const YAML::Node& root) {
   if (!root || root.IsNull())
     throw UserError(concat(config.file, ": the file is empty; expected the sections ", all));
   if (!root.IsMap())
-    throw UserError(concat(place_in(config.file, root.Mark()), ": found ", found_text(root),
+    throw UserError(concat(location_in(config.file, root.Mark()), ": found ", found_text(root),
                            ", expected the sections ", all, ", each as \"name:\" with indented keys"));
   std::map<std::string, std::string> seen;
   for (const auto& entry : root) {
     const std::string name = key_name(config.file, entry.first);
-    const std::string place = place_in(config.file, entry.first.Mark());
-    if (std::find(sections.begin(), sections.end(), name) == sections.end()) refuse_section(place, name);
-    const auto [first, is_new] = seen.emplace(name, place);
+    const std::string location = location_in(config.file, entry.first.Mark());
+    if (std::find(sections.begin(), sections.end(), name) == sections.end()) refuse_section(location, name);
+    const auto [first, is_new] = seen.emplace(name, location);
     if (!is_new)
-      throw UserError(concat(place, ": section ", name, " is given twice, first at ", first->second, "; join them"));
+      throw UserError(concat(location, ": section ", name, " is given twice, first at ", first->second, "; join them"));
     if (entry.second.IsNull())
-      throw UserError(concat(place, ": section ", name, " is empty; give it keys, indented below it, or remove it"));
+      throw UserError(concat(location, ": section ", name, " is empty; give it keys, indented below it, or remove it"));
     if (!entry.second.IsMap())
-      throw UserError(concat(place, ": section ", name, ": found ", found_text(entry.second),
+      throw UserError(concat(location, ": section ", name, ": found ", found_text(entry.second),
                              ", expected keys, indented below it"));
     read_section(config, name, entry.second);
   }
@@ -322,7 +322,7 @@ YAML::Node load_document(const std::string& file, const std::string& text) {
 }
 
 /// The key that an override names, or an error with the nearest.
-const Key& key_of_override(const std::string& place, const std::string& name) {
+const Key& key_of_override(const std::string& location, const std::string& name) {
   const size_t dot = name.find('.');
   const std::string section = dot == std::string::npos ? "" : name.substr(0, dot);
   const std::string leaf = dot == std::string::npos ? name : name.substr(dot + 1);
@@ -332,8 +332,8 @@ const Key& key_of_override(const std::string& place, const std::string& name) {
   // A misspelt section with a known key: the nearest section may have it.
   const std::string near_section = known_section ? section : nearest_name(section, sections);
   if (const Key* key = find_key(near_section, leaf))
-    throw UserError(concat(place, ": unknown section ", brief(section), "; did you mean ", key->full(), "?"));
-  throw UserError(concat(place, ": unknown key ", brief(name), suggest_key(near_section, leaf)));
+    throw UserError(concat(location, ": unknown section ", brief(section), "; did you mean ", key->full(), "?"));
+  throw UserError(concat(location, ": unknown key ", brief(name), suggest_key(near_section, leaf)));
 }
 
 /// Returns true if a text begins and ends with quotes and no quote between them ends the text earlier.
@@ -349,10 +349,10 @@ bool is_quoted(const std::string& text) {
 }
 
 void apply_override(Config& config, const std::string& argument) {
-  const auto [place, text] = override_of(argument);
+  const auto [location, text] = override_of(argument);
   const size_t equals = text.find('=');
-  if (equals == std::string::npos) throw UserError(concat(place, ": expected section.key=value"));
-  const Target target{key_of_override(place, text.substr(0, equals)), place};
+  if (equals == std::string::npos) throw UserError(concat(location, ": expected section.key=value"));
+  const Target target{key_of_override(location, text.substr(0, equals)), location};
   const std::string value = text.substr(equals + 1);
   // The shell took the quotes of a text away, so a text is what it is; one that still has quotes around it, and everything
   // else, is read as in a file.
@@ -363,10 +363,10 @@ void apply_override(Config& config, const std::string& argument) {
     node.SetTag("!");
   } else {
     try {
-      node = load_document(place, value);
+      node = load_document(location, value);
     } catch (const YAML::Exception& error) {
       if (!text_key) refuse(target, shown(value));
-      throw UserError(concat(place, ": ", target.key.full(), ": found ", shown(value), ", no text in quotes as YAML has it (",
+      throw UserError(concat(location, ": ", target.key.full(), ": found ", shown(value), ", no text in quotes as YAML has it (",
                              error.msg, "); without them a text is what it is"));
     }
   }
@@ -397,7 +397,7 @@ std::string with_environment(const Config& config, const std::string& key, const
     }
     const std::string name = path.substr(begin, end - begin);
     const char* value = std::getenv(name.c_str());
-    BLIPFT_USER_CHECK(value && *value, place_of(config, key), ": ", key, ": ", shown(path), " names the environment ",
+    BLIPFT_USER_CHECK(value && *value, location_of(config, key), ": ", key, ": ", shown(path), " names the environment ",
                       "variable ", name, ", which is not set here; set it (export ", name, "=...), or write the path out");
     out += value;
     at = end - !braces;
@@ -469,7 +469,7 @@ Config read_values(const std::string& file, const std::string& text) {
   try {
     read_sections(config, load_document(file, text));
   } catch (const YAML::Exception& error) {
-    throw UserError(concat(place_in(file, error.mark), ": not valid YAML: ", brief(error.msg, 200),
+    throw UserError(concat(location_in(file, error.mark), ": not valid YAML: ", brief(error.msg, 200),
                            "; check indentation, colons and quotes there"));
   }
   return config;
@@ -489,7 +489,7 @@ std::string to_yaml(const Config& config, bool every_key) { return yaml_of(confi
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key) {
   std::vector<std::pair<std::string, std::string>> all;
   for (const Key& key : config_keys())
-    if (every_key || !key.absence_counts || config.places.count(key.full()))
+    if (every_key || !key.absence_counts || config.locations.count(key.full()))
       all.push_back({key.full(), value_text(key, config)});
   return all;
 }

@@ -15,7 +15,7 @@ namespace {
 /// Throws with the place of `key` when `impossible`.
 template <class... Parts>
 void refuse_if(const Config& config, bool impossible, const char* key, const Parts&... why) {
-  if (impossible) throw UserError(concat(place_of(config, key), ": ", key, ": ", why...));
+  if (impossible) throw UserError(concat(location_of(config, key), ": ", key, ": ", why...));
 }
 
 }  // namespace

@@ -15,14 +15,14 @@ namespace blipft {
 Facts config_facts(const Config& config) {
   Facts facts = {{"the program's commit", version_commit()}, {"the program's build", version_build()}};
   for (const auto& [key, value] : config_values(config))
-    if (!rules_of(key).of_each_rank) facts.push_back({key, value, place_of(config, key)});
+    if (!rules_of(key).of_each_rank) facts.push_back({key, value, location_of(config, key)});
   // The paths of keys left out above may differ between ranks, but each key must be given on all ranks or on none.
   facts.push_back({"adapter.path", config.adapter.path.empty() ? "not given" : "given",
-                   place_of(config, "adapter.path")});
+                   location_of(config, "adapter.path")});
   facts.push_back({"data.val_path", config.data.val_path.empty() ? "not given" : "given",
-                   place_of(config, "data.val_path")});
+                   location_of(config, "data.val_path")});
   facts.push_back({"the device (parallel.device)", wants_cuda(config) ? "cuda" : "cpu",
-                   place_of(config, "parallel.device")});
+                   location_of(config, "parallel.device")});
   return facts;
 }
 

@@ -189,12 +189,12 @@ void add_generate(std::vector<KeyConflict>& table) {
 std::string text_of(const Config& config, const std::string& key) { return value_text(key_of(key), config); }
 
 bool in_file(const Config& config, const std::string& key) {
-  return config.places.count(key) > 0 && !on_command_line(config, key);
+  return config.locations.count(key) > 0 && !on_command_line(config, key);
 }
 
 void set_default(Config& config, const Key& key) {
   copy_value(key, Config(), config);
-  config.places.erase(key.full());
+  config.locations.erase(key.full());
 }
 
 /// Applies the table to a configuration until the file has nothing that conflicts with the command line.
@@ -239,9 +239,9 @@ class ConflictSettler {
     Config config = config_;
     const Key& key = key_of(loser.key);
     const bool element = loser.kind == Kind::has;
-    config.notes.push_back(concat(place_of(config, loser.key), ": ", loser.key, ": ",
+    config.notes.push_back(concat(location_of(config, loser.key), ": ", loser.key, ": ",
                                   element ? loser.values[0] : value_text(key, config), " is ignored because ",
-                                  place_of(config, winner).starts_with(smoke_override) ? "--smoke" : "the command line",
+                                  location_of(config, winner).starts_with(smoke_override) ? "--smoke" : "the command line",
                                   " sets ", winner, "=", text_of(config, winner)));
     if (element) {
       const auto list = std::get<ChoiceListField>(key.field(config));
@@ -292,7 +292,7 @@ std::string message_of(const KeyConflict& row, const Config& config) {
   }
   remedy += concat("or remove ", first.kind == Kind::has ? first.values[0] : first.key);
   remedy[0] = static_cast<char>(std::toupper(remedy[0]));
-  return concat(place_of(config, first.key), ": ", first.key, ": ", found_text(first, config), ", but ", others, ". ",
+  return concat(location_of(config, first.key), ": ", first.key, ": ", found_text(first, config), ", but ", others, ". ",
                 *row.remedy ? row.remedy : remedy, ".");
 }
 
@@ -313,7 +313,7 @@ bool Condition::holds(const Config& config, bool settling) const {
   switch (kind) {
     case Kind::is: return is_one();
     case Kind::is_not: return !is_one();
-    case Kind::given: return config.places.count(key) > 0 && !is_one();
+    case Kind::given: return config.locations.count(key) > 0 && !is_one();
     case Kind::set: return text != value_text(its_key, defaults);
     case Kind::unset: return text == value_text(its_key, defaults);
     case Kind::stated: return text != value_text(its_key, defaults) || (settling && on_command_line(config, key));
@@ -350,7 +350,7 @@ void set_implied_defaults(Config& config) {
   const StepsSection defaults;
   const bool limited = steps.max_steps > 0, total = steps.total_batch_size > 0;
   const auto set_default = [&](const char* key, int64_t& value, int64_t implied) {
-    if (config.places.count(key) == 0) value = implied;
+    if (config.locations.count(key) == 0) value = implied;
   };
   set_default("train.max_epochs", steps.max_epochs, limited ? -1 : defaults.max_epochs);
   set_default("train.accumulate_grad_batches", steps.accumulate_grad_batches,

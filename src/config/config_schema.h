@@ -99,12 +99,12 @@ ScalarKind scalar_kind(const std::string& text);
 std::string quote_scalar(const std::string& text);
 
 /// How Config::places begin for a key that the command line gives.
-constexpr const char* override_place = "override \"";
+constexpr const char* override_location = "override \"";
 /// How an override begins that --smoke makes, and such a key's place in Config::places.
 constexpr const char* smoke_override = "--smoke: ";
 /// The place, for Config::places, and the section.key=value of an override.
 struct Override {
-  std::string place, text;
+  std::string location, text;
 };
 Override override_of(const std::string& argument);
 

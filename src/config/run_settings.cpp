@@ -19,9 +19,9 @@ std::vector<std::string> keys_of_a_run() {
 }
 
 bool on_command_line(const Config& config, const std::string& key) {
-  const auto place = config.places.find(key);
-  return place != config.places.end() &&
-         (place->second.starts_with(override_place) || place->second.starts_with(smoke_override));
+  const auto found = config.locations.find(key);
+  return found != config.locations.end() &&
+         (found->second.starts_with(override_location) || found->second.starts_with(smoke_override));
 }
 
 void take_from_run(Config& config, const Config& run, const std::string& key) {
@@ -29,11 +29,11 @@ void take_from_run(Config& config, const Config& run, const std::string& key) {
   const std::string now = value_text(row, config), then = value_text(row, run);
   if (now == then || on_command_line(config, key)) return;
   config.notes.push_back(concat(key, "=", brief(then, kMaxShown), " as in the run of the weights (",
-                                place_of(run, key), "), not ", brief(now, kMaxShown), " (", place_of(config, key),
+                                location_of(run, key), "), not ", brief(now, kMaxShown), " (", location_of(config, key),
                                 "). To use another value, give ", key, "=VALUE on the command line."));
   copy_value(row, run, config);
-  config.places.erase(key);
-  if (const auto place = run.places.find(key); place != run.places.end()) config.places[key] = place->second;
+  config.locations.erase(key);
+  if (const auto found = run.locations.find(key); found != run.locations.end()) config.locations[key] = found->second;
 }
 
 }  // namespace blipft

@@ -9,7 +9,7 @@ namespace blipft::cpu {
 namespace {
 
 /// Returns the element offset of head h of token t of sample b. `packing` is that of the matrix that contains `heads`.
-int64_t place(const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b, int64_t h, int64_t t) {
+int64_t offset(const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b, int64_t h, int64_t t) {
   const int64_t sample = packing ? first_row(packing, b, 0) * heads.row_stride : b * heads.batch_stride;
   return sample + t * heads.row_stride + h * a.head_size;
 }
@@ -21,13 +21,13 @@ int64_t keys_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing
 void load_head(const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b, int64_t h,
                int64_t tokens, float* out) {
   for (int64_t t = 0; t < tokens; ++t)
-    load(heads.data, a.dtype, place(heads, packing, a, b, h, t), a.head_size, out + t * a.head_size);
+    load(heads.data, a.dtype, offset(heads, packing, a, b, h, t), a.head_size, out + t * a.head_size);
 }
 
 void store_head(const float* in, const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b,
                 int64_t h, int64_t tokens) {
   for (int64_t t = 0; t < tokens; ++t)
-    store(in + t * a.head_size, heads.data, a.dtype, place(heads, packing, a, b, h, t), a.head_size);
+    store(in + t * a.head_size, heads.data, a.dtype, offset(heads, packing, a, b, h, t), a.head_size);
 }
 
 /// Computes sums[c] = sum over t of head[t, c]; head is [tokens, head_size].

@@ -13,30 +13,30 @@ namespace {
 
 /// Returns the row of the cache that holds position j of slot s.
 int64_t cache_row(const AttentionDecode& args, int64_t s, int64_t j) {
-  const int64_t places = args.cache.places;
-  return (args.sources ? args.sources.as<const int32_t>()[s * places + j] : s) * places + j;
+  const int64_t positions = args.cache.positions;
+  return (args.sources ? args.sources.as<const int32_t>()[s * positions + j] : s) * positions + j;
 }
 
 /// The range [first, end) of cache positions that slot s sees.
-struct Places {
+struct PositionRange {
   int64_t first, end;
 };
-Places places_of(const AttentionDecode& args, int64_t s) {
+PositionRange positions_of(const AttentionDecode& args, int64_t s) {
   const int64_t end = args.lengths.as<const int32_t>()[s];
   return {args.window > 0 ? std::max<int64_t>(0, end - args.window) : 0, end};
 }
 
 /// Throws if a slot sees positions outside of the cache.
 void check_numbers(const AttentionDecode& args) {
-  const int64_t slots = args.cache.keys.rows() / args.cache.places;
+  const int64_t slots = args.cache.keys.rows() / args.cache.positions;
   for (int64_t s = 0; s < args.q.rows(); ++s) {
-    const auto [first, end] = places_of(args, s);
-    BLIPFT_CHECK(end >= 0 && end <= args.cache.places, "attention_decode: lengths[", s, "] is ", end,
-                 ", but a slot has ", args.cache.places, " places");
+    const auto [first, end] = positions_of(args, s);
+    BLIPFT_CHECK(end >= 0 && end <= args.cache.positions, "attention_decode: lengths[", s, "] is ", end,
+                 ", but a slot has ", args.cache.positions, " places");
     for (int64_t j = first; args.sources && j < end; ++j) {
-      const int64_t source = cache_row(args, s, j) / args.cache.places;
+      const int64_t source = cache_row(args, s, j) / args.cache.positions;
       BLIPFT_CHECK(cache_row(args, s, j) >= 0 && source < slots, "attention_decode: sources[", s, ", ", j, "] is ",
-                   args.sources.as<const int32_t>()[s * args.cache.places + j], ", but there are ", slots, " slots");
+                   args.sources.as<const int32_t>()[s * args.cache.positions + j], ", but there are ", slots, " slots");
     }
   }
 }
@@ -49,7 +49,7 @@ float relative_score(const RelativeScores& relative, int64_t h, int64_t offset) 
 
 void attend(const AttentionDecode& args, int64_t s, int64_t h) {
   const int64_t d = args.head_size, column = h / (args.heads / args.kv_heads) * d;
-  const auto [first, end] = places_of(args, s);
+  const auto [first, end] = positions_of(args, s);
   float* q = thread_buffer(0, d);
   float* kv = thread_buffer(1, d);
   float* out = thread_buffer(2, d);
@@ -84,8 +84,8 @@ void begin_slot(const BeginTexts& args, int64_t r, int64_t slot) {
   state.done.as<int32_t>()[slot] = kRunning;
   if (args.memory_rows) args.memory_lengths.as<int32_t>()[slot] = args.memory_rows.as<const int32_t>()[r];
   if (!args.sources) return;
-  const int64_t places = args.sources.cols(), first = slot / args.beams * args.beams;
-  std::fill_n(args.sources.as<int32_t>() + slot * places, places, static_cast<int32_t>(first));
+  const int64_t positions = args.sources.cols(), first = slot / args.beams * args.beams;
+  std::fill_n(args.sources.as<int32_t>() + slot * positions, positions, static_cast<int32_t>(first));
   args.finished_lengths.as<int32_t>()[slot] = 0;
   args.finished_scores.as<float>()[slot] = kNoBeamScore;
 }
@@ -117,7 +117,7 @@ void CpuOps::next_rows(const NextRows& args, Stream) {
     const bool grows = length > 0 && state.done.as<const int32_t>()[s] == kRunning;
     const auto end = static_cast<int32_t>(args.prefix_rows + length);
     args.tokens.as<int32_t>()[s] = grows ? state.ids.as<const int32_t>()[s * most + length - 1] : 0;
-    args.places.as<int32_t>()[s] = grows ? end - 1 : -1;
+    args.positions.as<int32_t>()[s] = grows ? end - 1 : -1;
     args.cache_lengths.as<int32_t>()[s] = grows ? end : 0;
   }
 }
@@ -125,7 +125,7 @@ void CpuOps::next_rows(const NextRows& args, Stream) {
 void CpuOps::cache_write(const CacheWrite& args, Stream stream) {
   check_args(args);
   if (args.rotary.x) rotary(args.rotary, stream);
-  const int64_t places = args.cache.places, slots = args.cache.keys.rows() / places;
+  const int64_t positions = args.cache.positions, slots = args.cache.keys.rows() / positions;
   const auto copy = [&](const MatrixView& from, int64_t r, const Tensor& to, int64_t row) {
     const int64_t size = dtype_size(from.dtype);
     std::memcpy(to.as<char>() + row * to.cols() * size, from.as<const char>() + r * from.row_stride * size,
@@ -133,12 +133,12 @@ void CpuOps::cache_write(const CacheWrite& args, Stream stream) {
   };
   for (int64_t r = 0; r < args.k.rows(); ++r) {
     const int64_t slot = args.slots ? args.slots.as<const int32_t>()[r] : r;
-    const int64_t place = args.places.as<const int32_t>()[r];
-    if (place < 0) continue;
-    BLIPFT_CHECK(slot >= 0 && slot < slots && place < places, "cache_write: row ", r, " goes to place ", place,
-                 " of slot ", slot, ", but there are ", slots, " slots of ", places, " places");
-    copy(args.k, r, args.cache.keys, slot * places + place);
-    copy(args.v, r, args.cache.values, slot * places + place);
+    const int64_t position = args.positions.as<const int32_t>()[r];
+    if (position < 0) continue;
+    BLIPFT_CHECK(slot >= 0 && slot < slots && position < positions, "cache_write: row ", r, " goes to place ", position,
+                 " of slot ", slot, ", but there are ", slots, " slots of ", positions, " places");
+    copy(args.k, r, args.cache.keys, slot * positions + position);
+    copy(args.v, r, args.cache.values, slot * positions + position);
   }
 }
 

@@ -17,8 +17,8 @@ void copy_row(const Tensor& from, int64_t from_row, const Tensor& to, int64_t to
 /// Returns the row of the position table for row t of sample b of a TextEmbed.
 int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
   if (args.row_positions) {
-    const int64_t place = args.row_positions.as<const int32_t>()[b];
-    return place >= 0 ? place + 2 : 1;
+    const int64_t position = args.row_positions.as<const int32_t>()[b];
+    return position >= 0 ? position + 2 : 1;
   }
   return t < args.prefix_rows + args.lengths.as<const int32_t>()[b] ? t + 2 : 1;
 }

@@ -20,14 +20,14 @@ dropout_add_kernel(const T* x, const T* residual, T* y, int64_t packs, uint32_t 
   float v[N];
   unpack(own, v);
   if (dropout.keys) {  // null keys: p is 0
-    int64_t place = pack;  // index among the packs of a padded batch
+    int64_t index = pack;  // index among the packs of a padded batch
     if (dropout.padded_rows) {
       const int64_t row = divided(pack, row_packs);
-      place += (dropout.padded_rows[row] - row) * row_packs;
+      index += (dropout.padded_rows[row] - row) * row_packs;
     }
     const int64_t sample_packs = dropout.rows_per_sample * row_packs;
-    const int64_t sample = divided(place, sample_packs);
-    apply_dropout(v, dropout, {dropout.keys[sample], 0}, (place - sample * sample_packs) * N);
+    const int64_t sample = divided(index, sample_packs);
+    apply_dropout(v, dropout, {dropout.keys[sample], 0}, (index - sample * sample_packs) * N);
   } else if (dropout.active) {
     apply_dropout(v, dropout, {0, 0}, 0);
   }

@@ -122,8 +122,8 @@ template <class T>
 struct CacheArgs {
   const T* v;
   T *keys, *values;
-  const int32_t *slots, *places;
-  int64_t cache_places, v_stride;
+  const int32_t *slots, *positions;
+  int64_t cache_positions, v_stride;
   int kv_heads;
 };
 
@@ -132,15 +132,15 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads) turn_into_cache_kernel(T* x, const __grid_constant__ RotaryArgs args, CacheArgs<T> to) {
   __shared__ __align__(16) Angles angles;
   join_chain();
-  const int64_t row = blockIdx.x, place = to.places[row];
+  const int64_t row = blockIdx.x, position = to.positions[row];
   angles.fill(args, row);
   __syncthreads();
   T* const heads = x + row * args.row_stride;
   const T* const v = to.v + row * to.v_stride;
   const int d = args.head_size, first_key = args.heads - to.kv_heads;
-  const int64_t cached = ((to.slots ? to.slots[row] : row) * to.cache_places + place) * to.kv_heads * d;
+  const int64_t cached = ((to.slots ? to.slots[row] : row) * to.cache_positions + position) * to.kv_heads * d;
   T *const keys = to.keys + cached, *const values = to.values + cached;
-  const bool writes = place >= 0;
+  const bool writes = position >= 0;
   // Work items: rotated pairs; packs of keys that are not rotated; packs of values.
   const int of_head = args.pairs / N, still = d / N - 2 * of_head;
   const int pairs = of_head * args.heads, stays = writes ? still * to.kv_heads : 0, copies = writes ? to.kv_heads * d / N : 0;
@@ -203,7 +203,7 @@ void launch_turn_into_cache(const CacheWrite& args, const LaunchContext& context
     using T = typename decltype(tag)::type;
     const CacheArgs<T> to{.v = args.v.as<const T>(), .keys = args.cache.keys.as<T>(),
                           .values = args.cache.values.as<T>(), .slots = args.slots.as<const int32_t>(),
-                          .places = args.places.as<const int32_t>(), .cache_places = args.cache.places,
+                          .positions = args.positions.as<const int32_t>(), .cache_positions = args.cache.positions,
                           .v_stride = args.v.row_stride,
                           .kv_heads = static_cast<int>(args.k.cols() / args.rotary.head_size)};
     dispatch_pack<T>(args.rotary, turns.pairs, args.v, {args.rotary.x.data, to.v, to.keys, to.values}, [&](auto n) {

@@ -81,8 +81,8 @@ std::vector<std::string> csv_columns(const std::string& file, std::vector<std::s
   return header;
 }
 
-void check_csv_fields(const std::string& place, size_t found, size_t expected) {
-  BLIPFT_USER_CHECK(found == expected, place, ": found ", found, " fields, expected ", expected,
+void check_csv_fields(const std::string& location, size_t found, size_t expected) {
+  BLIPFT_USER_CHECK(found == expected, location, ": found ", found, " fields, expected ", expected,
                     " as in the header; quote fields that contain the separator");
 }
 

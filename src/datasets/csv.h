@@ -41,7 +41,7 @@ char csv_separator(std::string_view text);
 /// Returns the column names from the header line of `file`. Throws UserError if two names are equal.
 std::vector<std::string> csv_columns(const std::string& file, std::vector<std::string> header);
 
-/// Throws UserError with `place` (file and line) unless a record has as many fields as the header.
-void check_csv_fields(const std::string& place, size_t found, size_t expected);
+/// Throws UserError with `location` (file and line) unless a record has as many fields as the header.
+void check_csv_fields(const std::string& location, size_t found, size_t expected);
 
 }  // namespace blipft

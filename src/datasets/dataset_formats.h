@@ -45,14 +45,14 @@ constexpr int64_t max_sizes_looked_at = 1024, max_pictures_looked_into = 64;
 constexpr int64_t max_bytes_looked_at = int64_t{1} << 20;  // of each of these pictures
 
 /// `text` as JSON, with U+FFFD for each surrogate escape that is no half of a pair: Python's json keeps those, but they
-/// stand for no text. Throws UserError naming `place` (file and line) where it is not JSON.
+/// stand for no text. Throws UserError naming `location` (file and line) where it is not JSON.
 template <class Json = nlohmann::json>
-Json parse_json(const std::string& text, const std::string& place);
+Json parse_json(const std::string& text, const std::string& location);
 
 /// Returns the captions in a JSON object: the value of the key that settings.keys has for text, else of "text", else of
 /// "caption". If the value is a list, its first text is the training target, and the other texts are further
-/// references. `place` (file and line) is used in messages. Throws UserError if there is no caption, unless
+/// references. `location` (file and line) is used in messages. Throws UserError if there is no caption, unless
 /// settings.for_prompts is set.
-std::vector<std::string> captions_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place);
+std::vector<std::string> captions_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& location);
 
 }  // namespace blipft

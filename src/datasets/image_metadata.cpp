@@ -41,12 +41,12 @@ std::string read_text(const std::string& file) {
 bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
 
 /// Returns the name of the picture in a record.
-std::string picture_name(const json& object, const TextSettings& settings, const std::string& place) {
+std::string picture_name(const json& object, const TextSettings& settings, const std::string& location) {
   const std::string& key = name_of(settings, "file_name");
   const auto name = object.find(key);
-  BLIPFT_USER_CHECK(name != object.end(), place, ": no key \"", key, "\", expected the picture's path; where another key "
+  BLIPFT_USER_CHECK(name != object.end(), location, ": no key \"", key, "\", expected the picture's path; where another key "
                     "has it, say which: data.keys={file_name: KEY} (in quotes on a command line)");
-  BLIPFT_USER_CHECK(name->is_string() && !name->get_ref<const std::string&>().empty(), place, ": key \"", key, "\" is ",
+  BLIPFT_USER_CHECK(name->is_string() && !name->get_ref<const std::string&>().empty(), location, ": key \"", key, "\" is ",
                     io::brief(*name), ", expected the picture's path");
   return name->get<std::string>();
 }
@@ -62,11 +62,11 @@ std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSetting
     start = end + 1;
     ++line;
     if (is_blank(row)) continue;
-    const std::string place = concat(file, ":", line);
-    const json object = parse_json(row, place);
-    unrendered.look_at(object, place);
-    for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
-      entries.push_back({picture_name(object, settings, place), std::move(one), line});
+    const std::string location = concat(file, ":", line);
+    const json object = parse_json(row, location);
+    unrendered.look_at(object, location);
+    for (PictureText& one : by_answers(picture_text_from_json(object, settings, location), settings))
+      entries.push_back({picture_name(object, settings, location), std::move(one), line});
     unread.add(unread_keys_of_picture(object, settings));
   }
   unrendered.check();
@@ -98,13 +98,13 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
   UnrenderedKeys unrendered(settings);
   while (reader.next(fields)) {
     if (fields.size() == 1 && is_blank(fields[0])) continue;
-    const std::string place = concat(file, ":", reader.line());
-    check_csv_fields(place, fields.size(), columns.size());
-    BLIPFT_USER_CHECK(!fields[name].empty(), place, ": column \"", name_key, "\" is empty");
+    const std::string location = concat(file, ":", reader.line());
+    check_csv_fields(location, fields.size(), columns.size());
+    BLIPFT_USER_CHECK(!fields[name].empty(), location, ": column \"", name_key, "\" is empty");
     json object = json::object();
     for (size_t i = 0; i < fields.size(); ++i) object[columns[i]] = fields[i];
-    unrendered.look_at(object, place);
-    for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
+    unrendered.look_at(object, location);
+    for (PictureText& one : by_answers(picture_text_from_json(object, settings, location), settings))
       entries.push_back({fields[name], std::move(one), reader.line()});
     unread.add(unread_keys_of_picture(object, settings));
   }
@@ -130,18 +130,18 @@ template <class Take>
 void for_each_record(const InputFile& input, const std::string& file, const JsonList& list, const Take& take) {
   std::string text;
   for (const JsonRecord& record : list.records) {
-    const std::string place = concat(file, ":", record.line, " (", list.name, " ", &record - list.records.data() + 1, ")");
+    const std::string location = concat(file, ":", record.line, " (", list.name, " ", &record - list.records.data() + 1, ")");
     text.resize(record.bytes);
-    BLIPFT_USER_CHECK(input.read(record.offset, text.data(), text.size()) == text.size(), place,
+    BLIPFT_USER_CHECK(input.read(record.offset, text.data(), text.size()) == text.size(), location,
                       ": the file ends before this record's end; it has become shorter");
-    take(parse_json(text, place), place, record.line);
+    take(parse_json(text, location), location, record.line);
   }
 }
 
 /// Returns an id, which is a number or a string, as text.
-std::string id_of(const json& object, const char* key, const std::string& place) {
+std::string id_of(const json& object, const char* key, const std::string& location) {
   const auto id = object.find(key);
-  BLIPFT_USER_CHECK(id != object.end() && (id->is_number_integer() || id->is_string()), place, ": key \"", key, "\" is ",
+  BLIPFT_USER_CHECK(id != object.end() && (id->is_number_integer() || id->is_string()), location, ": key \"", key, "\" is ",
                     id == object.end() ? "missing" : io::brief(*id), ", expected the id of a picture");
   return id->dump();
 }
@@ -169,19 +169,19 @@ PictureList read_coco(const std::string& file, const TextSettings& settings) {
   const std::vector<JsonList> lists = *coco_lists(file);
   const InputFile input(file);
   std::unordered_map<std::string, std::string> names;
-  for_each_record(input, file, lists[0], [&](const json& image, const std::string& place, int64_t) {
-    names.emplace(id_of(image, "id", place), picture_name(image, settings, place));
+  for_each_record(input, file, lists[0], [&](const json& image, const std::string& location, int64_t) {
+    names.emplace(id_of(image, "id", location), picture_name(image, settings, location));
   });
   PictureList list{file, "", {}};
-  for_each_record(input, file, lists[1], [&](const json& annotation, const std::string& place, int64_t line) {
-    const auto name = names.find(id_of(annotation, "image_id", place));
-    BLIPFT_USER_CHECK(name != names.end(), place, ": key \"image_id\" is ", io::brief(annotation["image_id"]),
+  for_each_record(input, file, lists[1], [&](const json& annotation, const std::string& location, int64_t line) {
+    const auto name = names.find(id_of(annotation, "image_id", location));
+    BLIPFT_USER_CHECK(name != names.end(), location, ": key \"image_id\" is ", io::brief(annotation["image_id"]),
                       ", and \"images\" has no picture of this id");
     const bool named = settings.for_prompts || settings.keys.contains("text") || annotation.contains("caption") || annotation.contains("text");
-    BLIPFT_USER_CHECK(named, place, ": no key \"caption\": these annotations are no captions; choose the file "
+    BLIPFT_USER_CHECK(named, location, ": no key \"caption\": these annotations are no captions; choose the file "
                       "of the captions (captions_*.json)");
-    list.entries.push_back({name->second, {std::nullopt, captions_from_json(annotation, settings, place), {},
-                                           id_of(annotation, "image_id", place)}, line});
+    list.entries.push_back({name->second, {std::nullopt, captions_from_json(annotation, settings, location), {},
+                                           id_of(annotation, "image_id", location)}, line});
   });
   list.root = coco_root(file, list.entries.front().file, settings);
   return list;

@@ -28,8 +28,8 @@ class Folders {
   Found find(const std::string& file) {
     if (!allow_outside_ && io::leads_out(file, real_root_)) return Found::outside;
     const fs::path path = root_ / file;
-    const auto [place, added] = folders_.try_emplace(path.parent_path().string());
-    Folder& folder = place->second;
+    const auto [location, added] = folders_.try_emplace(path.parent_path().string());
+    Folder& folder = location->second;
     if (added) look_into(path.parent_path(), folder);
     const auto found = folder.is_link.find(path.filename().string());
     if (found == folder.is_link.end()) return Found::absent;
@@ -73,19 +73,19 @@ void check_pictures(const PictureList& list, bool allow_outside) {
   Folders folders(list.root, allow_outside);
   int64_t absent = 0;
   const PictureEntry* first = nullptr;
-  const auto place = [&](const PictureEntry& entry) {
+  const auto location = [&](const PictureEntry& entry) {
     return entry.line > 0 ? concat(list.metadata, ":", entry.line) : list.metadata;
   };
   for (const PictureEntry& entry : list.entries) {
     const Folders::Found found = folders.find(entry.file);
-    BLIPFT_USER_CHECK(found != Folders::Found::outside, place(entry), ": file_name \"", brief(entry.file),
+    BLIPFT_USER_CHECK(found != Folders::Found::outside, location(entry), ": file_name \"", brief(entry.file),
                       "\" leads out of ", list.root, ", by .., as an absolute path or through a link; copy the ",
                       "picture there, or set data.allow_outside: true where you trust this file");
     if (found == Folders::Found::inside) continue;
     if (!first) first = &entry;
     ++absent;
   }
-  BLIPFT_USER_CHECK(absent == 0, place(*first), ": picture ", brief((fs::path(list.root) / first->file).string(), 200),
+  BLIPFT_USER_CHECK(absent == 0, location(*first), ": picture ", brief((fs::path(list.root) / first->file).string(), 200),
                     " ", why_absent(fs::path(list.root) / first->file), " (so it is with ", absent, " of ", list.entries.size(),
                     " pictures); paths are relative to ",
                     list.root, ", or to the folder that data.pictures names");
@@ -156,7 +156,7 @@ class ImageFolder final : public Dataset {
     const PictureEntry& entry = entries_[index];
     Sample sample;
     sample.name = (root_ / entry.file).string();
-    fill_sample(text_of(entry), settings_, place_of(entry), sample);
+    fill_sample(text_of(entry), settings_, location_of(entry), sample);
     sample.number = index;
     const io::FileDescriptor file = io::open_for_reading(sample.name);
     const int64_t bytes = io::file_size(file, sample.name);
@@ -192,7 +192,7 @@ class ImageFolder final : public Dataset {
     const PictureEntry& entry = entries_[static_cast<size_t>(index)];
     Prompt prompt;
     prompt.name = prompt.picture = (root_ / entry.file).string();
-    fill_prompt(text_of(entry), settings_, place_of(entry), prompt);
+    fill_prompt(text_of(entry), settings_, location_of(entry), prompt);
     return prompt;
   }
 
@@ -201,7 +201,7 @@ class ImageFolder final : public Dataset {
     if (!entry.text_next_to) return entry.text;
     return {std::nullopt, {caption_next_to((root_ / entry.file).string())}, {}, {}};
   }
-  std::string place_of(const PictureEntry& entry) const {
+  std::string location_of(const PictureEntry& entry) const {
     return entry.line > 0 ? concat(metadata_, ":", entry.line) : (root_ / entry.file).string();
   }
   std::string metadata_;

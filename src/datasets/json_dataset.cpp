@@ -95,36 +95,36 @@ class JsonDataset final : public Dataset {
     settings_.for_prompts ? (void)read_prompt(index) : (void)read(index);
   }
   template <class Result>
-  using Maker = Result (*)(const nlohmann::ordered_json&, const TextSettings&, const std::string& place);
+  using Maker = Result (*)(const nlohmann::ordered_json&, const TextSettings&, const std::string& location);
 
   template <class Result>
   Result from_record(int64_t index, Maker<Result> make) const {
-    const auto [record, place] = parsed(index);
-    note_unread_keys(index, record, place);
-    if (std::string key = unrendered_key_of_record(record, settings_, place); !key.empty()) refuse_unrendered(key, place);
-    return make(record, settings_, place);
+    const auto [record, location] = parsed(index);
+    note_unread_keys(index, record, location);
+    if (std::string key = unrendered_key_of_record(record, settings_, location); !key.empty()) refuse_unrendered(key, location);
+    return make(record, settings_, location);
   }
 
   /// Counts the unread keys of a record, once for each record.
-  void note_unread_keys(int64_t index, const nlohmann::ordered_json& record, const std::string& place) const {
+  void note_unread_keys(int64_t index, const nlohmann::ordered_json& record, const std::string& location) const {
     const std::lock_guard lock(unread_mutex_);
     seen_.resize(records_.size());
     if (seen_[static_cast<size_t>(index)]) return;
-    unread_.add(unread_keys_of_record(record, settings_, place));
+    unread_.add(unread_keys_of_record(record, settings_, location));
     seen_[static_cast<size_t>(index)] = true;
   }
 
   /// Refuses a record with data that is not rendered: training on it would teach the model to answer without this data.
-  [[noreturn]] void refuse_unrendered(const std::string& key, const std::string& place) const {
+  [[noreturn]] void refuse_unrendered(const std::string& key, const std::string& location) const {
     std::call_once(counted_, [&] {
       for (int64_t i = 0; i < size(); ++i) {
         try {
-          unrendered_ += !unrendered_key_of_record(parsed(i).first, settings_, place).empty();
+          unrendered_ += !unrendered_key_of_record(parsed(i).first, settings_, location).empty();
         } catch (const UserError&) {       // a broken record is reported when it is read
         }
       }
     });
-    blipft::refuse_unrendered(place, key, unrendered_, size());
+    blipft::refuse_unrendered(location, key, unrendered_, size());
   }
 
   /// A record, and its file and line.
@@ -134,18 +134,18 @@ class JsonDataset final : public Dataset {
     const size_t number = static_cast<size_t>(next - first_records_.begin()) - 1;
     const File& file = files_[number];
     const JsonRecord& record = records_[static_cast<size_t>(index)];
-    std::string place = concat(file.path, ":", record.line);
+    std::string location = concat(file.path, ":", record.line);
     if (file.form == RecordForm::csv) {
       const std::vector<std::string> fields = fields_of(file, record);
-      check_csv_fields(place, fields.size(), file.columns.size());
+      check_csv_fields(location, fields.size(), file.columns.size());
       nlohmann::ordered_json object = nlohmann::ordered_json::object();
       for (size_t i = 0; i < fields.size(); ++i) object[file.columns[i]] = fields[i];
-      return {std::move(object), std::move(place)};
+      return {std::move(object), std::move(location)};
     }
     if (file.form == RecordForm::list)       // the whole list may be on one line
-      place += concat(" (record ", index - first_records_[number] + 1, ")");
-    nlohmann::ordered_json object = parse_json<nlohmann::ordered_json>(text_of(file, record), place);
-    return {std::move(object), std::move(place)};
+      location += concat(" (record ", index - first_records_[number] + 1, ")");
+    nlohmann::ordered_json object = parse_json<nlohmann::ordered_json>(text_of(file, record), location);
+    return {std::move(object), std::move(location)};
   }
 
   static std::string text_of(const File& file, const JsonRecord& record) {

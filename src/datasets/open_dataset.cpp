@@ -112,14 +112,14 @@ const Format kFormats[] = {
 }  // namespace
 
 template <class Json>
-Json parse_json(const std::string& text, const std::string& place) {
-  return io::parse_json<Json>(replace_lone_surrogates(text), place);
+Json parse_json(const std::string& text, const std::string& location) {
+  return io::parse_json<Json>(replace_lone_surrogates(text), location);
 }
 template nlohmann::json parse_json(const std::string&, const std::string&);
 template nlohmann::ordered_json parse_json(const std::string&, const std::string&);
 
-std::vector<std::string> captions_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place) {
-  BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),
+std::vector<std::string> captions_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& location) {
+  BLIPFT_USER_CHECK(object.is_object(), location, ": found a JSON ", object.type_name(),
                     ", expected an object with \"text\"");
   const bool renamed = settings.keys.contains("text");
   const std::string& text = name_of(settings, "text");
@@ -128,7 +128,7 @@ std::vector<std::string> captions_from_json(const nlohmann::json& object, const 
     if (found == object.end()) continue;
     const bool list = found->is_array() && !found->empty();
     const nlohmann::json& first = list ? found->front() : *found;
-    BLIPFT_USER_CHECK(first.is_string(), place, ": key \"", key, "\" is ", io::brief(*found),
+    BLIPFT_USER_CHECK(first.is_string(), location, ": key \"", key, "\" is ", io::brief(*found),
                       ", expected a string or a list of strings");
     std::vector<std::string> captions = {first.get<std::string>()};
     for (size_t i = 1; list && i < found->size(); ++i)
@@ -138,7 +138,7 @@ std::vector<std::string> captions_from_json(const nlohmann::json& object, const 
   if (settings.for_prompts) return {};
   std::string keys;
   for (const auto& item : object.items()) keys += (keys.empty() ? "\"" : ", \"") + item.key() + "\"";
-  throw UserError(concat(place, ": no key \"", text, "\"", renamed ? "" : " (or \"caption\")", "; found ",
+  throw UserError(concat(location, ": no key \"", text, "\"", renamed ? "" : " (or \"caption\")", "; found ",
                          keys.empty() ? "no keys" : brief(keys, 200),
                          "; where another key has it, say which: data.keys={text: KEY} (in quotes on a command line)"));
 }

@@ -69,7 +69,7 @@ std::string unsupported_format(const std::string& name, std::string_view first_b
   return unsupported_suffix(name);
 }
 
-void refuse_unsupported_pictures(const std::string& place, int64_t count, const std::function<std::string(int64_t)>& name,
+void refuse_unsupported_pictures(const std::string& location, int64_t count, const std::function<std::string(int64_t)>& name,
                                  const std::function<std::string(int64_t)>& first_bytes) {
   constexpr int64_t kLookedInto = 256, kNamed = 5;
   std::set<std::string> seen;                // a picture may have several captions, and is counted once
@@ -90,7 +90,7 @@ void refuse_unsupported_pictures(const std::string& place, int64_t count, const 
   std::string formats;
   for (const auto& [format, pictures] : found.formats)
     formats += concat(formats.empty() ? "" : ", ", pictures, " ", format);
-  throw UserError(concat(place, ": found ", counted(found.count, "picture"), " in unsupported formats (", formats,
+  throw UserError(concat(location, ": found ", counted(found.count, "picture"), " in unsupported formats (", formats,
                          ") among ", seen.size(), ": ", found.names, found.count > kNamed ? ", ..." : "", ", expected JPEG, PNG or WebP. "
                          "Convert them, or remove them from the data."));
 }

@@ -19,9 +19,9 @@ std::string unsupported_format(const std::string& name, std::string_view first_b
 
 /// Throws UserError with the number and the first names of the unsupported pictures among `count`. `first_bytes(i)`
 /// reads the beginning of picture i, or returns "" if it cannot be read. It is called for pictures without a supported
-/// suffix and for some others; if one of these is unsupported, it is called for all. `place` (a file or folder) is used
+/// suffix and for some others; if one of these is unsupported, it is called for all. `location` (a file or folder) is used
 /// in the message.
-void refuse_unsupported_pictures(const std::string& place, int64_t count, const std::function<std::string(int64_t)>& name,
+void refuse_unsupported_pictures(const std::string& location, int64_t count, const std::function<std::string(int64_t)>& name,
                                  const std::function<std::string(int64_t)>& first_bytes);
 constexpr int64_t format_bytes = 16;         // sufficient to recognize every format
 

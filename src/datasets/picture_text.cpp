@@ -19,16 +19,16 @@ using nlohmann::json;
 constexpr std::string_view hole = "{}";
 
 /// Returns the text before the answer or caption; may be empty.
-std::string prompt_in(const PictureText& text, const TextSettings& settings, const std::string& place) {
+std::string prompt_in(const PictureText& text, const TextSettings& settings, const std::string& location) {
   const std::string& style = settings.prompt_template;
   const bool asks = style.find(hole) != std::string::npos;
   if (!text.prompt) {
-    BLIPFT_USER_CHECK(!asks, place, ": has a caption and no prompt, for which data.prompt_template has {} in it; give a ",
+    BLIPFT_USER_CHECK(!asks, location, ": has a caption and no prompt, for which data.prompt_template has {} in it; give a ",
                       "text without {}, which stands before each caption, or none");
     return style;
   }
   if (style.empty()) return *text.prompt;
-  BLIPFT_USER_CHECK(asks, place, ": has a prompt, for which data.prompt_template has no place: put {} into it");
+  BLIPFT_USER_CHECK(asks, location, ": has a prompt, for which data.prompt_template has no place: put {} into it");
   std::string out;
   size_t at = 0;
   for (size_t found; (found = style.find(hole, at)) != std::string::npos; at = found + hole.size())
@@ -57,20 +57,20 @@ bool PictureText::is_empty() const {
   return captions.empty() || captions.front().empty();
 }
 
-std::vector<Dataset::Answer> answers_from_json(const json& value, const std::string& key, const std::string& place) {
+std::vector<Dataset::Answer> answers_from_json(const json& value, const std::string& key, const std::string& location) {
   const json list = value.is_array() ? value : json::array({value});
   std::vector<Dataset::Answer> answers;
   for (const json& one : list) {
     const json& text = one.is_object() && one.contains("answer") ? one["answer"] : one;
-    BLIPFT_USER_CHECK(text.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a text, or a list ",
+    BLIPFT_USER_CHECK(text.is_string(), location, ": key \"", key, "\" is ", io::brief(value), ", expected a text, or a list ",
                       "of texts or of {\"answer\": ..., \"weight\": ...}");
     const json weight = one.is_object() && one.contains("weight") ? one["weight"] : json(1);
-    BLIPFT_USER_CHECK(weight.is_number() && weight.get<double>() > 0 && weight.get<double>() < 1e9, place, ": key \"", key,
+    BLIPFT_USER_CHECK(weight.is_number() && weight.get<double>() > 0 && weight.get<double>() < 1e9, location, ": key \"", key,
                       "\": the weight of \"", brief(text.get<std::string>()), "\" is ", io::brief(weight),
                       ", expected a number above 0");
     add_answer(answers, text.get<std::string>(), weight.get<double>());
   }
-  BLIPFT_USER_CHECK(!answers.empty(), place, ": key \"", key, "\" is an empty list, expected at least one answer");
+  BLIPFT_USER_CHECK(!answers.empty(), location, ": key \"", key, "\" is an empty list, expected at least one answer");
   return answers;
 }
 
@@ -94,26 +94,26 @@ std::vector<std::string> unread_keys_of_picture(const json& object, const TextSe
   return unread;
 }
 
-PictureText picture_text_from_json(const json& object, const TextSettings& settings, const std::string& place) {
-  BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),
+PictureText picture_text_from_json(const json& object, const TextSettings& settings, const std::string& location) {
+  BLIPFT_USER_CHECK(object.is_object(), location, ": found a JSON ", object.type_name(),
                     ", expected an object with \"text\", or with \"prompt\" and \"answer\"");
   const std::string prompt_key = name_of(settings, "prompt"), answer_key = name_of(settings, "answer");
   const bool has_prompt = object.contains(prompt_key), has_answer = object.contains(answer_key);
   PictureText text;
   text.id = record_id(object);
   if (!has_prompt_in(object, settings)) {
-    text.captions = captions_from_json(object, settings, place);
+    text.captions = captions_from_json(object, settings, location);
     return text;
   }
-  BLIPFT_USER_CHECK(has_prompt, place, ": no key \"", prompt_key, "\", expected the picture's prompt; where another key "
+  BLIPFT_USER_CHECK(has_prompt, location, ": no key \"", prompt_key, "\", expected the picture's prompt; where another key "
                     "has it, say which: data.keys={prompt: KEY} (in quotes on a command line)");
   const json& prompt = object[prompt_key];
-  BLIPFT_USER_CHECK(prompt.is_string(), place, ": key \"", prompt_key, "\" is ", io::brief(prompt), ", expected a text");
+  BLIPFT_USER_CHECK(prompt.is_string(), location, ": key \"", prompt_key, "\" is ", io::brief(prompt), ", expected a text");
   text.prompt = prompt.get<std::string>();
-  BLIPFT_USER_CHECK(has_answer || settings.for_prompts, place, ": no key \"", answer_key, "\", expected the answer to the "
+  BLIPFT_USER_CHECK(has_answer || settings.for_prompts, location, ": no key \"", answer_key, "\", expected the answer to the "
                     "picture's prompt; where another key has it, say which: data.keys={answer: KEY} (in quotes on a "
                     "command line)");
-  if (has_answer) text.answers = answers_from_json(object[answer_key], answer_key, place);
+  if (has_answer) text.answers = answers_from_json(object[answer_key], answer_key, location);
   return text;
 }
 
@@ -128,9 +128,9 @@ std::vector<PictureText> by_answers(PictureText text, const TextSettings& settin
   return texts;
 }
 
-void fill_sample(const PictureText& text, const TextSettings& settings, const std::string& place,
+void fill_sample(const PictureText& text, const TextSettings& settings, const std::string& location,
                  Dataset::Sample& sample) {
-  const std::string prompt = prompt_in(text, settings, place);
+  const std::string prompt = prompt_in(text, settings, location);
   if (!text.prompt && prompt.empty()) {
     sample.segments = {{text.captions.empty() ? "" : text.captions.front()}};
     sample.ends = settings.append_eos;
@@ -144,9 +144,9 @@ void fill_sample(const PictureText& text, const TextSettings& settings, const st
   sample.ends = text.prompt ? std::optional(settings.append_eos.value_or(true)) : settings.append_eos;
 }
 
-void fill_prompt(const PictureText& text, const TextSettings& settings, const std::string& place,
+void fill_prompt(const PictureText& text, const TextSettings& settings, const std::string& location,
                  Dataset::Prompt& prompt) {
-  prompt.text = prompt_in(text, settings, place);
+  prompt.text = prompt_in(text, settings, location);
   prompt.id = text.id;
   prompt.references = text.captions;
   for (const Dataset::Answer& answer : text.answers) {   // metrics of answers count people

@@ -109,13 +109,13 @@ Json message_of(const Json& message, const TextSettings& settings, const std::st
   return out;
 }
 
-void add_messages(const Json& list, const std::string& key, const TextSettings& settings, const std::string& place,
+void add_messages(const Json& list, const std::string& key, const TextSettings& settings, const std::string& location,
                   RecordPictures* pictures, Conversation& out) {
-  BLIPFT_USER_CHECK(list.is_array(), place, ": key \"", key, "\" is ", io::brief(list),
+  BLIPFT_USER_CHECK(list.is_array(), location, ": key \"", key, "\" is ", io::brief(list),
                     ", expected a list of {\"role\": ..., \"content\": ...}");
-  BLIPFT_USER_CHECK(!list.empty(), place, ": key \"", key, "\" is an empty list, expected at least one message");
+  BLIPFT_USER_CHECK(!list.empty(), location, ": key \"", key, "\" is an empty list, expected at least one message");
   for (const Json& message : list) {
-    const std::string here = concat(place, ": message ", out.messages.size() + 1);
+    const std::string here = concat(location, ": message ", out.messages.size() + 1);
     out.messages.push_back(message_of(message, settings, here, pictures));
     out.trains.push_back(out.messages.back()["role"] == "assistant" && has_weight(message, settings, here));
   }
@@ -127,57 +127,57 @@ void add_message(const char* role, const std::string& content, Conversation& out
 }
 
 /// "system" and "tools" of the record.
-void add_setting(const Json& record, const std::string& place, Conversation& out) {
-  if (is_filled(record, "system")) add_message("system", text_at(record, "system", place), out);
+void add_setting(const Json& record, const std::string& location, Conversation& out) {
+  if (is_filled(record, "system")) add_message("system", text_at(record, "system", location), out);
   if (!is_filled(record, "tools")) return;
   const Json& tools = record["tools"];
   out.tools =
-      tools.is_string() ? io::parse_json<Json>(tools.get<std::string>(), concat(place, ": key \"tools\"")) : tools;
-  BLIPFT_USER_CHECK(out.tools.is_array(), place, ": key \"tools\" is ", io::brief(tools), ", expected a list of tools");
+      tools.is_string() ? io::parse_json<Json>(tools.get<std::string>(), concat(location, ": key \"tools\"")) : tools;
+  BLIPFT_USER_CHECK(out.tools.is_array(), location, ": key \"tools\" is ", io::brief(tools), ", expected a list of tools");
   if (out.tools.empty()) out.tools = nullptr;
 }
 
 }  // namespace
 
 Conversation conversation_of(const Json& record, const std::string& key, const TextSettings& settings,
-                             const std::string& place, RecordPictures* pictures) {
+                             const std::string& location, RecordPictures* pictures) {
   Conversation out;
-  add_setting(record, place, out);
-  add_messages(record[key], key, settings, place, pictures, out);
+  add_setting(record, location, out);
+  add_messages(record[key], key, settings, location, pictures, out);
   const bool twice = is_filled(record, "system") && out.messages[1]["role"] == "system";
-  BLIPFT_USER_CHECK(!twice, place,
+  BLIPFT_USER_CHECK(!twice, location,
                     ": found a key \"system\" and a first message of role system, expected one of them. Remove one.");
   return out;
 }
 
-Conversation conversation_of_prompt(const Json& record, const TextSettings& settings, const std::string& place,
+Conversation conversation_of_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                                     RecordPictures* pictures) {
   Conversation out;
-  add_setting(record, place, out);
+  add_setting(record, location, out);
   const std::string prompt = name_of(settings, "prompt"), completion = name_of(settings, "completion");
-  add_messages(record[prompt], prompt, settings, place, pictures, out);
+  add_messages(record[prompt], prompt, settings, location, pictures, out);
   std::fill(out.trains.begin(), out.trains.end(), false);
-  if (record.contains(completion)) add_messages(record[completion], completion, settings, place, pictures, out);
+  if (record.contains(completion)) add_messages(record[completion], completion, settings, location, pictures, out);
   return out;
 }
 
-Conversation conversation_of_instruction(const Json& record, const TextSettings& settings, const std::string& place) {
+Conversation conversation_of_instruction(const Json& record, const TextSettings& settings, const std::string& location) {
   Conversation out;
-  add_setting(record, place, out);
+  add_setting(record, location, out);
   const Json history = is_filled(record, "history") ? record["history"] : Json::array();
   for (const Json& pair : history) {
-    BLIPFT_USER_CHECK(pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string(), place,
+    BLIPFT_USER_CHECK(pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string(), location,
                       ": key \"history\" holds ", io::brief(pair),
                       ", expected pairs of texts: what a user said and the answer");
     add_message("user", pair[0], out);
     add_message("assistant", pair[1], out);
   }
-  const std::string instruction = text_at(record, name_of(settings, "instruction"), place),
+  const std::string instruction = text_at(record, name_of(settings, "instruction"), location),
                     input = name_of(settings, "input");
-  const std::string more = record.contains(input) && !record[input].is_null() ? text_at(record, input, place) : "";
+  const std::string more = record.contains(input) && !record[input].is_null() ? text_at(record, input, location) : "";
   add_message("user", more.empty() ? instruction : instruction + "\n" + more, out);
   if (const std::string output = name_of(settings, "output"); record.contains(output))
-    add_message("assistant", text_at(record, output, place), out);
+    add_message("assistant", text_at(record, output, location), out);
   return out;
 }
 
@@ -191,13 +191,13 @@ bool chat_renders(const std::string& key, const TextSettings& settings) {
   return reads(key == "function_call" ? "tool_calls" : key.c_str());
 }
 
-std::string text_at(const Json& object, const std::string& key, const std::string& place) {
-  BLIPFT_USER_CHECK(object.contains(key), place, ": found ", keys_of(object), ", expected a key \"", key, "\" too");
+std::string text_at(const Json& object, const std::string& key, const std::string& location) {
+  BLIPFT_USER_CHECK(object.contains(key), location, ": found ", keys_of(object), ", expected a key \"", key, "\" too");
   const Json& value = object.at(key);
   const bool messages =
       value.is_array() && !value.empty() && value.front().is_object() && value.front().contains("content");
   BLIPFT_USER_CHECK(
-      value.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a string",
+      value.is_string(), location, ": key \"", key, "\" is ", io::brief(value), ", expected a string",
       messages
           ? "; a conversation has lists under both \"prompt\" and \"completion\", or stands whole under \"messages\""
           : "");

@@ -44,16 +44,16 @@ Json own_picture(const Json& part) {
 
 }  // namespace
 
-RecordPictures::RecordPictures(const Json& record, const std::string& place)
-    : place_(place), key_(is_absent(record, "images") ? "image" : "images") {
+RecordPictures::RecordPictures(const Json& record, const std::string& location)
+    : location_(location), key_(is_absent(record, "images") ? "image" : "images") {
   for (const char* key : {"video", "videos", "audio", "audios"})
-    BLIPFT_USER_CHECK(is_absent(record, key), place, ": found a key \"", key, "\", expected pictures and texts alone. ",
+    BLIPFT_USER_CHECK(is_absent(record, key), location, ": found a key \"", key, "\", expected pictures and texts alone. ",
                       "Remove the record.");
   if (is_absent(record, key_.c_str())) return;
   const Json& value = record[key_];
   const Json list = value.is_array() ? value : Json::array({value});
   for (const Json& picture : list)
-    listed_.push_back(file_name(picture, concat(place, ": key \"", key_, "\": picture ", listed_.size() + 1)));
+    listed_.push_back(file_name(picture, concat(location, ": key \"", key_, "\": picture ", listed_.size() + 1)));
 }
 
 void RecordPictures::add_placeholder() {
@@ -96,7 +96,7 @@ Json RecordPictures::parts_of(const Json& content, const std::string& here) {
 }
 
 std::vector<std::string> RecordPictures::in_order() const {
-  BLIPFT_USER_CHECK(placeholders_ == listed_.size(), place_, ": found ",
+  BLIPFT_USER_CHECK(placeholders_ == listed_.size(), location_, ": found ",
                     counted(static_cast<int64_t>(listed_.size()), "picture"), " under \"", key_, "\" and ",
                     counted(static_cast<int64_t>(placeholders_), "placeholder"), " in the messages, expected as many of ",
                     "both. Write <image> into a text, or a part {\"type\": \"image\"} into a list, where each picture stands.");
@@ -104,26 +104,26 @@ std::vector<std::string> RecordPictures::in_order() const {
 }
 
 PictureConversation picture_conversation_of(const Json& record, const std::string& key, const TextSettings& settings,
-                                            const std::string& place) {
+                                            const std::string& location) {
   const std::string prompt = name_of(settings, "prompt");
-  BLIPFT_USER_CHECK(record.contains(key) || record.contains(prompt), place, ": found ", keys_of(record),
+  BLIPFT_USER_CHECK(record.contains(key) || record.contains(prompt), location, ": found ", keys_of(record),
                     ", expected a key \"", key, "\", or \"", prompt, "\", with a list of messages. Name it in data.keys.");
-  RecordPictures pictures(record, place);
+  RecordPictures pictures(record, location);
   PictureConversation out;
-  out.conversation = record.contains(key) ? conversation_of(record, key, settings, place, &pictures)
-                                          : conversation_of_prompt(record, settings, place, &pictures);
+  out.conversation = record.contains(key) ? conversation_of(record, key, settings, location, &pictures)
+                                          : conversation_of_prompt(record, settings, location, &pictures);
   out.pictures = pictures.in_order();
   return out;
 }
 
 std::string picture_path(const std::string& name, const std::string& folder, const TextSettings& settings,
-                         const std::string& place) {
+                         const std::string& location) {
   const fs::path root = settings.pictures.empty() ? folder : settings.pictures, path = root / name;
   if (settings.allow_outside) return path.string();
   const fs::path real_root = fs::weakly_canonical(root);
   std::error_code error;
   const bool inside = !io::leads_out(name, real_root) && (!fs::exists(path, error) || io::is_inside(path, real_root));
-  BLIPFT_USER_CHECK(inside, place, ": picture \"", brief(name), "\" leads out of ", root.string(),
+  BLIPFT_USER_CHECK(inside, location, ": picture \"", brief(name), "\" leads out of ", root.string(),
                     ", by .., as an absolute path or through a link. Copy the picture there, name its folder with ",
                     "data.pictures, or set data.allow_outside: true if you trust this file.");
   return path.string();

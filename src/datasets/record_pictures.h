@@ -11,9 +11,9 @@ namespace blipft {
 /// The pictures of one record, in the order of their placeholders.
 class RecordPictures {
  public:
-  /// Reads the list of pictures under "images", or the picture or list under "image". Throws UserError naming `place` (file
+  /// Reads the list of pictures under "images", or the picture or list under "image". Throws UserError naming `location` (file
   /// and line) for a video, an audio, or a picture that is not the name of a file.
-  RecordPictures(const nlohmann::ordered_json& record, const std::string& place);
+  RecordPictures(const nlohmann::ordered_json& record, const std::string& location);
 
   /// Returns the content of a message with its pictures as parts {"type": "image"} among parts {"type": "text", "text"}.
   /// In a text, "<image>" stands for the next picture of the record; in a list of parts, a part of type "image" or
@@ -27,7 +27,7 @@ class RecordPictures {
  private:
   void add_placeholder();
 
-  std::string place_, key_;
+  std::string location_, key_;
   std::vector<std::string> listed_;        // of the record
   std::vector<std::string> placed_;
   size_t placeholders_ = 0;                // for listed pictures
@@ -40,11 +40,11 @@ struct PictureConversation {
 /// Returns the conversation under `key` of a record, or of its "prompt" and "completion" if they are lists, with its
 /// pictures. Throws UserError as conversation_of() and RecordPictures do.
 PictureConversation picture_conversation_of(const nlohmann::ordered_json& record, const std::string& key,
-                                            const TextSettings& settings, const std::string& place);
+                                            const TextSettings& settings, const std::string& location);
 
 /// Returns the path of a record's picture, which is relative to data.pictures or, if that is not set, to `folder`, that of
 /// the records. Throws UserError if it leads out of this folder without data.allow_outside.
 std::string picture_path(const std::string& name, const std::string& folder, const TextSettings& settings,
-                         const std::string& place);
+                         const std::string& location);
 
 }  // namespace blipft

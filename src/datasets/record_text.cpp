@@ -35,14 +35,14 @@ std::string filled(const std::string& style, const std::string& instruction, con
 std::string messages_key(const TextSettings& settings) { return name_of(settings, "messages"); }
 std::string conversations_key(const TextSettings&) { return "conversations"; }
 
-void read_conversation(const Conversation& conversation, const TextSettings& settings, const std::string& place,
+void read_conversation(const Conversation& conversation, const TextSettings& settings, const std::string& location,
                        Dataset::Sample& sample) {
-  sample.segments = render_chat(conversation, settings, place);
+  sample.segments = render_chat(conversation, settings, location);
   sample.whole = true;
 }
 
 /// The messages before the last answer that is trained on; that answer is the reference.
-void read_conversation_prompt(Conversation conversation, const TextSettings& settings, const std::string& place,
+void read_conversation_prompt(Conversation conversation, const TextSettings& settings, const std::string& location,
                               Dataset::Prompt& prompt) {
   Json& messages = conversation.messages;
   size_t last = messages.size();
@@ -51,21 +51,21 @@ void read_conversation_prompt(Conversation conversation, const TextSettings& set
     prompt.references = {content_text(messages[last - 1])};
     messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(last) - 1, messages.end());
   }
-  BLIPFT_USER_CHECK(!messages.empty(), place, ": the conversation begins with the only answer that there is, so there is "
+  BLIPFT_USER_CHECK(!messages.empty(), location, ": the conversation begins with the only answer that there is, so there is "
                     "nothing to answer; take the record out");
-  prompt.text = render_prompt(conversation, settings, place);
+  prompt.text = render_prompt(conversation, settings, location);
   prompt.whole = true;
 }
 
 template <auto key_of>
-void read_messages(const Json& record, const TextSettings& settings, const std::string& place, Dataset::Sample& sample) {
-  read_conversation(conversation_of(record, key_of(settings), settings, place), settings, place, sample);
+void read_messages(const Json& record, const TextSettings& settings, const std::string& location, Dataset::Sample& sample) {
+  read_conversation(conversation_of(record, key_of(settings), settings, location), settings, location, sample);
 }
 
 template <auto key_of>
-void read_messages_prompt(const Json& record, const TextSettings& settings, const std::string& place,
+void read_messages_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                           Dataset::Prompt& prompt) {
-  read_conversation_prompt(conversation_of(record, key_of(settings), settings, place), settings, place, prompt);
+  read_conversation_prompt(conversation_of(record, key_of(settings), settings, location), settings, location, prompt);
 }
 
 void read_answer(const std::string& prompt, const std::string& answer, const TextSettings& settings,
@@ -74,32 +74,32 @@ void read_answer(const std::string& prompt, const std::string& answer, const Tex
   sample.ends = settings.append_eos.value_or(true);
 }
 
-std::string instruction_prompt(const Json& record, const TextSettings& settings, const std::string& place) {
+std::string instruction_prompt(const Json& record, const TextSettings& settings, const std::string& location) {
   const std::string& input_key = name_of(settings, "input");
   const bool has_input = record.contains(input_key) && !record[input_key].is_null();
-  const std::string input = has_input ? text_at(record, input_key, place) : "";
-  return prompt_of(settings.prompt_style, text_at(record, name_of(settings, "instruction"), place), input, place);
+  const std::string input = has_input ? text_at(record, input_key, location) : "";
+  return prompt_of(settings.prompt_style, text_at(record, name_of(settings, "instruction"), location), input, location);
 }
 
-void read_instruction(const Json& record, const TextSettings& settings, const std::string& place,
+void read_instruction(const Json& record, const TextSettings& settings, const std::string& location,
                       Dataset::Sample& sample) {
   if (settings.prompt_style == PromptStyle::chat)
-    return read_conversation(conversation_of_instruction(record, settings, place), settings, place, sample);
-  const std::string prompt = instruction_prompt(record, settings, place);
-  read_answer(prompt, text_at(record, name_of(settings, "output"), place), settings, sample);
+    return read_conversation(conversation_of_instruction(record, settings, location), settings, location, sample);
+  const std::string prompt = instruction_prompt(record, settings, location);
+  read_answer(prompt, text_at(record, name_of(settings, "output"), location), settings, sample);
 }
 
 /// The answer under `key`, where there is one.
-void read_reference(const Json& record, const std::string& key, const std::string& place, Dataset::Prompt& prompt) {
-  if (record.contains(key)) prompt.references = {text_at(record, key, place)};
+void read_reference(const Json& record, const std::string& key, const std::string& location, Dataset::Prompt& prompt) {
+  if (record.contains(key)) prompt.references = {text_at(record, key, location)};
 }
 
-void read_instruction_prompt(const Json& record, const TextSettings& settings, const std::string& place,
+void read_instruction_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                              Dataset::Prompt& prompt) {
   if (settings.prompt_style == PromptStyle::chat)
-    return read_conversation_prompt(conversation_of_instruction(record, settings, place), settings, place, prompt);
-  prompt.text = instruction_prompt(record, settings, place);
-  read_reference(record, name_of(settings, "output"), place, prompt);
+    return read_conversation_prompt(conversation_of_instruction(record, settings, location), settings, location, prompt);
+  prompt.text = instruction_prompt(record, settings, location);
+  read_reference(record, name_of(settings, "output"), location, prompt);
 }
 
 /// A prompt and its completion as lists of messages.
@@ -108,36 +108,36 @@ bool is_conversation(const Json& record, const TextSettings& settings) {
   return record[name_of(settings, "prompt")].is_array() && (!record.contains(completion) || record[completion].is_array());
 }
 
-void read_prompt(const Json& record, const TextSettings& settings, const std::string& place, Dataset::Sample& sample) {
+void read_prompt(const Json& record, const TextSettings& settings, const std::string& location, Dataset::Sample& sample) {
   if (is_conversation(record, settings))
-    return read_conversation(conversation_of_prompt(record, settings, place), settings, place, sample);
-  read_answer(text_at(record, name_of(settings, "prompt"), place),
-              text_at(record, name_of(settings, "completion"), place), settings, sample);
+    return read_conversation(conversation_of_prompt(record, settings, location), settings, location, sample);
+  read_answer(text_at(record, name_of(settings, "prompt"), location),
+              text_at(record, name_of(settings, "completion"), location), settings, sample);
 }
 
-void read_prompt_prompt(const Json& record, const TextSettings& settings, const std::string& place,
+void read_prompt_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                         Dataset::Prompt& prompt) {
   if (is_conversation(record, settings))
-    return read_conversation_prompt(conversation_of_prompt(record, settings, place), settings, place, prompt);
-  prompt.text = text_at(record, name_of(settings, "prompt"), place);
-  read_reference(record, name_of(settings, "completion"), place, prompt);
+    return read_conversation_prompt(conversation_of_prompt(record, settings, location), settings, location, prompt);
+  prompt.text = text_at(record, name_of(settings, "prompt"), location);
+  read_reference(record, name_of(settings, "completion"), location, prompt);
 }
 
-void read_text(const Json& record, const TextSettings& settings, const std::string& place, Dataset::Sample& sample) {
-  sample.segments = {{text_at(record, name_of(settings, "text"), place)}};
+void read_text(const Json& record, const TextSettings& settings, const std::string& location, Dataset::Sample& sample) {
+  sample.segments = {{text_at(record, name_of(settings, "text"), location)}};
   sample.ends = settings.append_eos;
 }
 
-void read_text_prompt(const Json& record, const TextSettings& settings, const std::string& place,
+void read_text_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                       Dataset::Prompt& prompt) {
-  read_reference(record, name_of(settings, "text"), place, prompt);
+  read_reference(record, name_of(settings, "text"), location, prompt);
 }
 
 struct Kind {
   std::vector<const char*> keys;            ///< all must be there; of a prompt the first
   std::vector<const char*> more;            ///< others of this kind, which settings.keys may name
-  void (*read)(const Json&, const TextSettings&, const std::string& place, Dataset::Sample&);
-  void (*read_prompt)(const Json&, const TextSettings&, const std::string& place, Dataset::Prompt&);
+  void (*read)(const Json&, const TextSettings&, const std::string& location, Dataset::Sample&);
+  void (*read_prompt)(const Json&, const TextSettings&, const std::string& location, Dataset::Prompt&);
 
   bool is_named(const TextSettings& settings) const {
     const auto named = [&](const char* key) { return settings.keys.contains(key); };
@@ -175,9 +175,9 @@ std::string suggested_keys(const Json& record) {
 }
 
 /// None of the kinds' keys are in the record.
-[[noreturn]] void refuse_keys(const Json& record, const TextSettings& settings, bool named, const std::string& place) {
+[[noreturn]] void refuse_keys(const Json& record, const TextSettings& settings, bool named, const std::string& location) {
   if (!named)
-    throw UserError(concat(place, ": found ", keys_of(record), ", expected \"instruction\" and \"output\" (and perhaps ",
+    throw UserError(concat(location, ": found ", keys_of(record), ", expected \"instruction\" and \"output\" (and perhaps ",
                            "\"input\"), or \"prompt\" and \"completion\", or \"messages\" or \"conversations\", or ",
                            "\"text\"; say what they are called here: data.keys=", suggested_keys(record), " (in quotes ",
                            "on a command line)"));
@@ -188,13 +188,13 @@ std::string suggested_keys(const Json& record) {
     for (const char* key : kind.keys) keys += concat(keys.empty() ? "\"" : " and \"", name_of(settings, key), "\"");
     expected += (expected.empty() ? "" : ", or ") + keys;
   }
-  throw UserError(concat(place, ": found ", keys_of(record), ", expected ", expected, " by data.keys"));
+  throw UserError(concat(location, ": found ", keys_of(record), ", expected ", expected, " by data.keys"));
 }
 
 }  // namespace
 
 std::string prompt_of(const ChoiceOrText<PromptStyle>& style, const std::string& instruction, const std::string& input,
-                      const std::string& place) {
+                      const std::string& location) {
   if (style == PromptStyle::alpaca) {
     const std::string task = "Below is an instruction that describes a task";
     const std::string request = "Write a response that appropriately completes the request.\n\n";
@@ -204,7 +204,7 @@ std::string prompt_of(const ChoiceOrText<PromptStyle>& style, const std::string&
            "\n\n" + end;
   }
   if (style == PromptStyle::none) return input.empty() ? instruction : instruction + "\n" + input;
-  BLIPFT_USER_CHECK(input.empty() || style.text.find("{input}") != std::string::npos, place,
+  BLIPFT_USER_CHECK(input.empty() || style.text.find("{input}") != std::string::npos, location,
                     ": has an \"input\", for which data.prompt_style has no place: put {input} into it");
   return filled(style.text, instruction, input);
 }
@@ -212,30 +212,30 @@ std::string prompt_of(const ChoiceOrText<PromptStyle>& style, const std::string&
 namespace {
 
 /// The kind that counts for a record.
-const Kind& kind_of(const Json& record, const TextSettings& settings, const std::string& place) {
-  BLIPFT_USER_CHECK(record.is_object(), place, ": found a JSON ", record.type_name(), ", expected an object");
+const Kind& kind_of(const Json& record, const TextSettings& settings, const std::string& location) {
+  BLIPFT_USER_CHECK(record.is_object(), location, ": found a JSON ", record.type_name(), ", expected an object");
   const bool named = std::any_of(std::begin(kKinds), std::end(kKinds),
                                  [&](const Kind& kind) { return kind.is_named(settings); });
   for (const Kind& kind : kKinds) {
     if ((named && !kind.is_named(settings)) || !kind.is_in(record, settings)) continue;
     return kind;
   }
-  refuse_keys(record, settings, named, place);
+  refuse_keys(record, settings, named, location);
 }
 
 }  // namespace
 
-Dataset::Sample sample_of_record(const Json& record, const TextSettings& settings, const std::string& place) {
+Dataset::Sample sample_of_record(const Json& record, const TextSettings& settings, const std::string& location) {
   Dataset::Sample sample;
-  sample.name = place;
-  kind_of(record, settings, place).read(record, settings, place, sample);
+  sample.name = location;
+  kind_of(record, settings, location).read(record, settings, location, sample);
   return sample;
 }
 
-Dataset::Prompt prompt_of_record(const Json& record, const TextSettings& settings, const std::string& place) {
+Dataset::Prompt prompt_of_record(const Json& record, const TextSettings& settings, const std::string& location) {
   Dataset::Prompt prompt;
-  prompt.name = place;
-  kind_of(record, settings, place).read_prompt(record, settings, place, prompt);
+  prompt.name = location;
+  kind_of(record, settings, location).read_prompt(record, settings, location, prompt);
   prompt.id = record_id(record);
   return prompt;
 }
@@ -247,10 +247,10 @@ bool has_prompted_text(const nlohmann::json& record, const TextSettings& setting
   });
 }
 
-std::string prompt_group_of_record(const Json& ordered, const TextSettings& settings, const std::string& place) {
+std::string prompt_group_of_record(const Json& ordered, const TextSettings& settings, const std::string& location) {
   using nlohmann::json;
   const json record = ordered;             // sorted: the same prompt is the same group
-  std::vector<const char*> keys = kind_of(ordered, settings, place).keys;
+  std::vector<const char*> keys = kind_of(ordered, settings, location).keys;
   if (std::string_view(keys.front()) == "instruction") keys.push_back("input");
   json parts = json::array();
   for (const std::string_view key : keys) {
@@ -290,8 +290,8 @@ std::string first_filled(const AnyJson& object, const Names& names, const TextSe
 
 }  // namespace
 
-std::string unrendered_key_of_record(const Json& record, const TextSettings& settings, const std::string& place) {
-  const Kind& kind = kind_of(record, settings, place);
+std::string unrendered_key_of_record(const Json& record, const TextSettings& settings, const std::string& location) {
+  const Kind& kind = kind_of(record, settings, location);
   const std::string_view first = kind.keys.front();
   const auto unrendered = [&](const Json& object, Names names) {
     std::erase_if(names, [&](const char* name) { return chat_renders(name, settings); });
@@ -314,8 +314,8 @@ std::string unrendered_key_of_record(const Json& record, const TextSettings& set
   return key;
 }
 
-std::vector<std::string> unread_keys_of_record(const Json& record, const TextSettings& settings, const std::string& place) {
-  const Kind& kind = kind_of(record, settings, place);
+std::vector<std::string> unread_keys_of_record(const Json& record, const TextSettings& settings, const std::string& location) {
+  const Kind& kind = kind_of(record, settings, location);
   const std::string_view first = kind.keys.front();
   const bool chat = first == "messages" || first == "conversations" || (first == "prompt" && is_conversation(record, settings)) ||
                     (first == "instruction" && settings.prompt_style == PromptStyle::chat);
@@ -335,16 +335,16 @@ std::string UnreadKeys::text() const {
   return brief(text, 500);
 }
 
-void UnrenderedKeys::look_at(const nlohmann::json& record, const std::string& place) {
+void UnrenderedKeys::look_at(const nlohmann::json& record, const std::string& location) {
   ++records_;
   const bool asks = record.is_object() && (record.contains(name_of(settings_, "prompt")) || record.contains("question"));
   const std::string key = asks ? first_filled(record, {"history", "system", "system_prompt"}, settings_) : "";
   if (key.empty()) return;
-  if (found_++ == 0) first_key_ = key, first_place_ = place;
+  if (found_++ == 0) first_key_ = key, first_location_ = location;
 }
 
 void UnrenderedKeys::check() const {
-  if (found_ > 0) refuse_unrendered(first_place_, first_key_, found_, records_);
+  if (found_ > 0) refuse_unrendered(first_location_, first_key_, found_, records_);
 }
 
 namespace {
@@ -359,8 +359,8 @@ std::string unrendered_advice(const std::string& key) {
 
 }  // namespace
 
-void refuse_unrendered(const std::string& place, const std::string& key, int64_t found, int64_t records) {
-  throw UserError(concat(place, ": key \"", key, "\": found training data that no prompt style or chat template renders, in ",
+void refuse_unrendered(const std::string& location, const std::string& key, int64_t found, int64_t records) {
+  throw UserError(concat(location, ": key \"", key, "\": found training data that no prompt style or chat template renders, in ",
                          found, " of ", counted(records, "record"), ". ", unrendered_advice(key)));
 }
 

@@ -43,22 +43,22 @@ std::vector<JsonRecord> records_of(const std::string& file, const char* name) {
   return std::move(list->records);
 }
 
-json record_in(const InputFile& input, const std::string& file, const JsonRecord& record, std::string& place) {
+json record_in(const InputFile& input, const std::string& file, const JsonRecord& record, std::string& location) {
   std::string text(record.bytes, '\0');
-  place = concat(file, ":", record.line);
-  BLIPFT_USER_CHECK(input.read(record.offset, text.data(), text.size()) == text.size(), place,
+  location = concat(file, ":", record.line);
+  BLIPFT_USER_CHECK(input.read(record.offset, text.data(), text.size()) == text.size(), location,
                     ": the file ends before this record's end; it has become shorter");
-  return parse_json(text, place);
+  return parse_json(text, location);
 }
 
 bool has_answers(const std::string& file, const JsonList& annotations) {
-  std::string place;
-  const json first = record_in(InputFile(file), file, annotations.records.front(), place);
+  std::string location;
+  const json first = record_in(InputFile(file), file, annotations.records.front(), location);
   return first.contains("answers") && first.contains("question_id");
 }
 
-int64_t number_at(const json& record, const char* key, const std::string& place) {
-  BLIPFT_USER_CHECK(record.is_object() && record.contains(key) && record[key].is_number_integer(), place, ": key \"", key,
+int64_t number_at(const json& record, const char* key, const std::string& location) {
+  BLIPFT_USER_CHECK(record.is_object() && record.contains(key) && record[key].is_number_integer(), location, ": key \"", key,
                     "\" is ", record.is_object() && record.contains(key) ? io::brief(record[key]) : "missing",
                     ", expected a number");
   return record[key].get<int64_t>();
@@ -143,17 +143,17 @@ PictureList read_vqa(const std::string& path, const TextSettings& settings) {
                     "the ", asks ? "annotations" : "questions", " are not beside this one; expected ",
                     asks ? "v2_mscoco_..._annotations.json" : "v2_OpenEnded_mscoco_..._questions.json",
                     " in its folder; copy it there");
-  std::string place;
+  std::string location;
   UnreadKeys unread;
   std::unordered_map<int64_t, std::vector<Dataset::Answer>> answers;
   if (!annotations.empty()) {
     const InputFile input(annotations);
     const std::vector<JsonRecord> records = records_of(annotations, "annotations");
     for (const JsonRecord& record : records) {
-      const json object = record_in(input, annotations, record, place);
-      const int64_t id = number_at(object, "question_id", place);
-      BLIPFT_USER_CHECK(object.contains("answers"), place, ": no key \"answers\"");
-      answers[id] = answers_from_json(object["answers"], "answers", place);
+      const json object = record_in(input, annotations, record, location);
+      const int64_t id = number_at(object, "question_id", location);
+      BLIPFT_USER_CHECK(object.contains("answers"), location, ": no key \"answers\"");
+      answers[id] = answers_from_json(object["answers"], "answers", location);
       add_unread(object, {"question_id", "image_id", "answers"}, unread);
     }
   }
@@ -162,19 +162,19 @@ PictureList read_vqa(const std::string& path, const TextSettings& settings) {
   std::vector<int64_t> pictures;
   const std::vector<JsonRecord> records = records_of(questions, "questions");
   for (const JsonRecord& record : records) {
-    const json object = record_in(input, questions, record, place);
-    const int64_t id = number_at(object, "question_id", place);
-    BLIPFT_USER_CHECK(object.contains("question") && object["question"].is_string(), place, ": key \"question\" is ",
+    const json object = record_in(input, questions, record, location);
+    const int64_t id = number_at(object, "question_id", location);
+    BLIPFT_USER_CHECK(object.contains("question") && object["question"].is_string(), location, ": key \"question\" is ",
                       object.contains("question") ? io::brief(object["question"]) : "missing", ", expected a text");
     add_unread(object, {"question_id", "image_id", "question"}, unread);
     const auto known = answers.find(id);
-    BLIPFT_USER_CHECK(known != answers.end() || settings.for_prompts, place, ": question_id ", id, " has no answers in ",
+    BLIPFT_USER_CHECK(known != answers.end() || settings.for_prompts, location, ": question_id ", id, " has no answers in ",
                       annotations, "; take the annotations that belong to these questions");
     PictureText text{object["question"].get<std::string>(), {}, {}, std::to_string(id)};
     if (known != answers.end()) text.answers = known->second;
     for (PictureText& one : by_answers(std::move(text), settings)) {
       list.entries.push_back({"", std::move(one), record.line});
-      pictures.push_back(number_at(object, "image_id", place));
+      pictures.push_back(number_at(object, "image_id", location));
     }
   }
   const PictureNames names = names_for(questions, pictures.front(), settings);
@@ -208,8 +208,8 @@ bool is_lavis(const std::string& path) {
     std::vector<JsonRecord> records;
     uint32_t checksum = 0;
     if (index_records(InputFile(path), {}, records, checksum) != RecordForm::list || records.empty()) return false;
-    std::string place;
-    const json first = record_in(InputFile(path), path, records.front(), place);
+    std::string location;
+    const json first = record_in(InputFile(path), path, records.front(), location);
     const auto has = [&](const char* key) { return first.is_object() && first.contains(key) && first[key].is_string(); };
     return has("image") && (has("question") || has("caption"));
   } catch (const UserError&) {
@@ -224,20 +224,20 @@ PictureList read_lavis(const std::string& path, const TextSettings& settings) {
   const InputFile input(path);
   index_records(input, {}, records, checksum);
   PictureList list{path, settings.pictures.empty() ? fs::path(path).parent_path().string() : settings.pictures, {}};
-  std::string place;
+  std::string location;
   UnrenderedKeys unrendered(settings);
   UnreadKeys unread;
   for (const JsonRecord& record : records) {
-    const json object = record_in(input, path, record, place);
-    unrendered.look_at(object, place);
+    const json object = record_in(input, path, record, location);
+    unrendered.look_at(object, location);
     TextSettings own = theirs;
     if (object.is_object() && !object.contains(name_of(theirs, "prompt"))) own.keys.erase("prompt");  // a caption
     const std::string file_key = name_of(theirs, "file_name");
-    BLIPFT_USER_CHECK(object.is_object() && object.contains(file_key) && object[file_key].is_string(), place, ": key \"",
+    BLIPFT_USER_CHECK(object.is_object() && object.contains(file_key) && object[file_key].is_string(), location, ": key \"",
                       file_key, "\" is ", object.is_object() && object.contains(file_key) ? io::brief(object[file_key])
                                                                                          : "missing",
                       ", expected the picture's path");
-    for (PictureText& one : by_answers(picture_text_from_json(object, own, place), settings))
+    for (PictureText& one : by_answers(picture_text_from_json(object, own, location), settings))
       list.entries.push_back({object[file_key].get<std::string>(), std::move(one), record.line});
     unread.add(unread_keys_of_picture(object, own));
   }

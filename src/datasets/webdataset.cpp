@@ -203,7 +203,7 @@ struct Entry {
 };
 
 /// Adds a member to its sample. If there are two captions, the .txt is used.
-void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& entry) {
+void add_member(const TarFile& tar, const Member& member, size_t dot, Entry& entry) {
   const std::string extension = lower(member.name.substr(dot + 1));
   Piece piece{member.offset, member.bytes, ""};
   member.name.copy(piece.extension, sizeof piece.extension - 1, dot + 1);
@@ -255,7 +255,7 @@ struct IgnoredPictures {
 void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entries, IgnoredPictures& ignored) {
   const TarFile tar(path);
   ignored.names.clear();
-  std::unordered_map<std::string, size_t> places;
+  std::unordered_map<std::string, size_t> indices;
   TarWalk walk(tar);
   const size_t begin = entries.size();
   while (const std::optional<Member> member = walk.next()) {
@@ -270,9 +270,9 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
       if (has_supported_suffix(extension) || !unsupported_suffix(member->name).empty()) ignored.add(key, member->name);
       continue;
     }
-    const auto [place, added] = places.try_emplace(key, entries.size());
+    const auto [found, added] = indices.try_emplace(key, entries.size());
     if (added) entries.push_back({shard, key, {}, {}});
-    place_member(tar, *member, dot, entries[place->second]);
+    add_member(tar, *member, dot, entries[found->second]);
   }
   for (size_t i = begin; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
@@ -388,7 +388,7 @@ class WebDataset final : public Dataset {
   }
 
  private:
-  static std::string place_of(const TarFile& tar, const Entry& entry) {
+  static std::string location_of(const TarFile& tar, const Entry& entry) {
     return tar.path() + ":" + brief(entry.caption_name(), 1000);
   }
   static std::string caption_of(const TarFile& tar, const Entry& entry) {
@@ -398,17 +398,17 @@ class WebDataset final : public Dataset {
     return text;
   }
   static nlohmann::json record_of(const TarFile& tar, const Entry& entry) {
-    return parse_json(caption_of(tar, entry), place_of(tar, entry));
+    return parse_json(caption_of(tar, entry), location_of(tar, entry));
   }
 
   PictureText text_of(const TarFile& tar, const Entry& entry) const {
     if (entry.has_text_file()) return {std::nullopt, {caption_of(tar, entry)}, {}, {}};
-    const std::string place = place_of(tar, entry);
+    const std::string location = location_of(tar, entry);
     const nlohmann::json record = record_of(tar, entry);
     UnrenderedKeys keys(settings_);
-    keys.look_at(record, place);
+    keys.look_at(record, location);
     if (keys.found()) refuse_unrendered_keys();
-    return picture_text_from_json(record, settings_, place);
+    return picture_text_from_json(record, settings_, location);
   }
 
   // Counts these records only once: with data.on_bad_sample=skip this function is called for many samples.
@@ -419,7 +419,7 @@ class WebDataset final : public Dataset {
         if (entry.has_text_file()) continue;
         try {
           const TarFile tar(shards_[entry.shard]);
-          unrendered_->look_at(record_of(tar, entry), place_of(tar, entry));
+          unrendered_->look_at(record_of(tar, entry), location_of(tar, entry));
         } catch (const UserError&) {         // read() reports the error
         }
       }

@@ -45,7 +45,7 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterS
 }  // namespace
 
 void expose_memory(const ParallelSection& parallel, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
-  const bool gathers = parallel.direct_gathers && store.shards() > 1 && store.weights_place() == Place::device;
+  const bool gathers = parallel.direct_gathers && store.shards() > 1 && store.weights_space() == MemorySpace::device;
   groups.expose(arena.peer_block(), gathers, parallel.direct_reductions);
 }
 

@@ -22,7 +22,7 @@ void check_model_folder(const EngineSettings& config) {
   const fs::path folder = config.model.path;
   const char* const remedy = "give model.path=FOLDER, with config.json, weights in safetensors and the tokenizer, as hf "
                              "download or save_pretrained leaves it";
-  const std::string found = concat(place_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
+  const std::string found = concat(location_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
   const auto check_readable = [&](const fs::path& path) {
     BLIPFT_USER_CHECK(!error, found, ", but ", path.string(), " cannot be looked at: ", error.message(),
                       "; you need the right to read the folder and to enter it and those around it");
@@ -42,15 +42,15 @@ void check_model_folder(const EngineSettings& config) {
 
 void check_freeze(const EngineSettings& config, const std::vector<std::string>& groups) {
   const std::vector<std::string>& frozen = config.model.freeze;  // none is listed twice
-  const std::string place = place_of(config, "model.freeze") + ": model.freeze: ";
+  const std::string location = location_of(config, "model.freeze") + ": model.freeze: ";
   for (const std::string& name : frozen) {
     const bool known = std::find(groups.begin(), groups.end(), name) != groups.end();
     const std::string near = nearest_name(name, groups);
-    BLIPFT_USER_CHECK(known, place, "found \"", name, "\", expected a list of ", join_names(groups),
+    BLIPFT_USER_CHECK(known, location, "found \"", name, "\", expected a list of ", join_names(groups),
                       near.empty() ? "" : "; did you mean " + near + "?");
   }
   const bool all = config.adapter.kind == AdapterKind::none && frozen.size() == groups.size();  // adapters freeze the rest anyway
-  BLIPFT_USER_CHECK(groups.empty() || !all, place,
+  BLIPFT_USER_CHECK(groups.empty() || !all, location,
                     "every part of the model is frozen, so nothing would be trained; remove one");
 }
 

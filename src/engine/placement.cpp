@@ -54,7 +54,7 @@ void check_started_together(const EngineSettings& config, const World& world) {
 void check_device(const EngineSettings& config, const World& world) {
   if (!wants_cuda(config)) return;
   const int gpu = cuda_device_of(world.local_rank());
-  BLIPFT_USER_CHECK(gpu < cuda_device_count() || cuda_device_count() == 0, place_of(config, "parallel.devices"), ": ",
+  BLIPFT_USER_CHECK(gpu < cuda_device_count() || cuda_device_count() == 0, location_of(config, "parallel.devices"), ": ",
                     world.local_size(), " ranks on ", world.host(), ", which has ", cuda_device_count(),
                     " GPUs; start one rank a GPU, use parallel.device=cpu, or, to try several ranks on one GPU, set ",
                     "NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 and newer)");
@@ -85,7 +85,7 @@ int64_t available_host_memory() {
 void check_host_memory(const EngineSettings& config, const World& world, int64_t bytes) {
   if (bytes == 0) return;
   const int64_t available = available_host_memory(), ranks = world.local_size();
-  BLIPFT_USER_CHECK(bytes <= available / ranks, place_of(config, "parallel.offload"), ": parallel.offload: takes ",
+  BLIPFT_USER_CHECK(bytes <= available / ranks, location_of(config, "parallel.offload"), ": parallel.offload: takes ",
                     memory_text(bytes), " of host memory for each of the ", ranks, " rank(s) on ", world.host(),
                     ", which has ", memory_text(available), " left; use a machine (or a job's limit) with more, more ",
                     "ranks with fsdp, train.optim=adamw8bit, or remove offload");
@@ -138,12 +138,12 @@ int64_t ranks_of_each_machine(const World& world) {
 
 int64_t shard_group_size(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {
   const std::string& asked = config.parallel.shard_ranks.text;
-  const std::string place = place_of(config, "parallel.shard_ranks") + ": parallel.shard_ranks: ";
+  const std::string location = location_of(config, "parallel.shard_ranks") + ": parallel.shard_ranks: ";
   // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
   if (offloads(config, OffloadedData::parameters) && config.parallel.strategy != StrategyKind::fsdp) return 1;
   if (asked == "all") return ranks;
   const bool node = asked == "node";
-  BLIPFT_USER_CHECK(!node || node_ranks > 0, place, "is node, but not every machine has the same number of ranks; ",
+  BLIPFT_USER_CHECK(!node || node_ranks > 0, location, "is node, but not every machine has the same number of ranks; ",
                     "start as many on each, or give a number of ranks");
   const int64_t size = node ? node_ranks : std::stoll(asked);
   if (ranks % size == 0) return size;
@@ -151,7 +151,7 @@ int64_t shard_group_size(const EngineSettings& config, int64_t ranks, int64_t no
   while (ranks % below != 0) --below;
   while (above <= ranks && ranks % above != 0) ++above;
   const std::string nearest = below < size && above <= ranks ? concat(below, " or ", above) : concat(below);
-  throw UserError(concat(place, node ? "a machine has " : "is ", size,
+  throw UserError(concat(location, node ? "a machine has " : "is ", size,
                          node ? " ranks" : "", ", which does not divide the ", ranks, " ranks; the nearest that ",
                          "do: ", nearest, " (all: ", ranks, ")"));
 }
@@ -168,7 +168,7 @@ int64_t planned_node_ranks(int64_t ranks, int64_t node_ranks) {
 GroupSizes planned_groups(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {
   const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
   node_ranks = planned_node_ranks(world, node_ranks);
-  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != ShardGroup::node, place_of(config, "parallel.shard_ranks"),
+  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != ShardGroup::node, location_of(config, "parallel.shard_ranks"),
                     ": parallel.shard_ranks: is node, and no GPU is here that would tell how many ranks a machine has; "
                     "add --node-ranks N");
   return group_sizes(config, world, node_ranks);

@@ -22,12 +22,12 @@ struct Datasets {
 
 Datasets open_datasets(const EngineSettings& config, const TextSettings& texts, int64_t threads) {
   const DataSection& data = config.data;
-  BLIPFT_USER_CHECK(dataset_exists(data.path), place_of(config, "data.path"), ": data.path: ", data.path,
+  BLIPFT_USER_CHECK(dataset_exists(data.path), location_of(config, "data.path"), ": data.path: ", data.path,
                     " does not exist; expected a JSON, JSONL or CSV file or a folder of them, an ImageFolder, COCO's captions or "
                     "WebDataset tars");
   Datasets sets{open_dataset(data.path, data.format, texts), nullptr};
   if (!data.val_path.empty()) {
-    BLIPFT_USER_CHECK(dataset_exists(data.val_path), place_of(config, "data.val_path"),
+    BLIPFT_USER_CHECK(dataset_exists(data.val_path), location_of(config, "data.val_path"),
                       ": data.val_path: ", data.val_path,
                       " does not exist; expected samples in a format of data.path");
     sets.validation = open_dataset(data.val_path, data.format, texts);
@@ -85,7 +85,7 @@ RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs
   check_text_inputs(config, config.model.path, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, data.texts, threads);
-  BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
+  BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), location_of(config, "data.path"),
                     ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
                     " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text",
                     picture_table_advice(config.data.path, data.texts));

@@ -156,14 +156,14 @@ const std::vector<Metric>& metrics() {
   return table;
 }
 
-const Metric& find_metric(const std::string& name, const std::string& place) {
+const Metric& find_metric(const std::string& name, const std::string& location) {
   std::string known;
   for (const auto& metric : metrics()) {
     if (metric.name == name) return metric;
     known += (known.empty() ? "" : ", ") + metric.name;
   }
   throw UserError(
-      concat(place, place.empty() ? "" : ": ", "no metric is called \"", brief(name), "\"; choose of ", known));
+      concat(location, location.empty() ? "" : ": ", "no metric is called \"", brief(name), "\"; choose of ", known));
 }
 
 struct Evaluation::Samples {

@@ -66,31 +66,31 @@ void for_each_record(const std::string& file, const Take& take) {
                  });
 }
 
-std::string wanted(const nlohmann::json& record, const char* key, const std::string& place) {
+std::string wanted(const nlohmann::json& record, const char* key, const std::string& location) {
   const auto found = record.find(key);
   const std::string text = found == record.end() ? "" : text_of(*found);
-  BLIPFT_USER_CHECK(found != record.end() && (found->is_string() || found->is_number_integer()), place, ": found ",
+  BLIPFT_USER_CHECK(found != record.end() && (found->is_string() || found->is_number_integer()), location, ": found ",
                     io::brief(record), ", expected a text or a number under \"", key, "\"");
   return text;
 }
 
 class Collector {
  public:
-  void take(const std::string& list, const nlohmann::json& record, const std::string& place) {
-    if (list == "images") pictures_[wanted(record, "id", place)] = wanted(record, "file_name", place);
-    if (list == "questions") questions_[wanted(record, "question_id", place)] = wanted(record, "question", place);
+  void take(const std::string& list, const nlohmann::json& record, const std::string& location) {
+    if (list == "images") pictures_[wanted(record, "id", location)] = wanted(record, "file_name", location);
+    if (list == "questions") questions_[wanted(record, "question_id", location)] = wanted(record, "question", location);
     if (list != "annotations") return;
     if (record.contains("caption")) {
-      const std::string picture = wanted(record, "image_id", place);
-      of(picture, picture).texts.push_back(wanted(record, "caption", place));
+      const std::string picture = wanted(record, "image_id", location);
+      of(picture, picture).texts.push_back(wanted(record, "caption", location));
     } else if (record.contains("answers")) {
-      auto& all = of(wanted(record, "question_id", place), wanted(record, "image_id", place));
-      BLIPFT_USER_CHECK(record["answers"].is_array(), place, ": found ", io::brief(record),
+      auto& all = of(wanted(record, "question_id", location), wanted(record, "image_id", location));
+      BLIPFT_USER_CHECK(record["answers"].is_array(), location, ": found ", io::brief(record),
                         ", expected a list under \"answers\"");
       for (const auto& answer : record["answers"])
-        all.texts.push_back(answer.is_string() ? answer.get<std::string>() : wanted(answer, "answer", place));
+        all.texts.push_back(answer.is_string() ? answer.get<std::string>() : wanted(answer, "answer", location));
     } else {
-      throw UserError(concat(place, ": found ", io::brief(record),
+      throw UserError(concat(location, ": found ", io::brief(record),
                              ", expected the key \"caption\" (COCO's captions) or "
                              "\"answers\" (VQA's annotations)"));
     }
@@ -110,13 +110,13 @@ class Collector {
 
  private:
   References& of(const std::string& id, const std::string& picture) {
-    const auto [found, added] = places_.try_emplace(id, references_.size());
+    const auto [found, added] = indices_.try_emplace(id, references_.size());
     if (added) references_.push_back({id, picture, "", {}});
     return references_[found->second];
   }
 
   std::vector<References> references_;
-  std::map<std::string, size_t> places_;
+  std::map<std::string, size_t> indices_;
   std::map<std::string, std::string> pictures_, questions_;
 };
 
@@ -159,8 +159,8 @@ std::string captions_csv(const std::vector<ScoredText>& texts, const std::string
 
 std::vector<References> read_references(const std::string& file, const std::string& questions) {
   Collector collector;
-  const auto take = [&](const auto& list, const auto& record, const auto& place) {
-    collector.take(list, record, place);
+  const auto take = [&](const auto& list, const auto& record, const auto& location) {
+    collector.take(list, record, location);
   };
   if (!questions.empty()) for_each_record(questions, take);
   for_each_record(file, take);

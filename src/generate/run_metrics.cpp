@@ -11,7 +11,7 @@ namespace blipft {
 namespace {
 
 const Metric& metric_of(const Config& config, const std::string& name, const char* key) {
-  return find_metric(name, place_of(config, key) + ": " + key);
+  return find_metric(name, location_of(config, key) + ": " + key);
 }
 
 bool of_texts(const std::string& name) { return find_metric(name, "").input == MetricInput::texts; }
@@ -34,18 +34,18 @@ void check_metrics(const Config& config) {
   for (const std::string& name : names) {
     const Metric& metric = metric_of(config, name, "evaluate.metrics");
     const bool computed = std::count(loss_metrics().begin(), loss_metrics().end(), name) > 0;
-    BLIPFT_USER_CHECK(metric.input != MetricInput::losses || computed, place_of(config, "evaluate.metrics"),
+    BLIPFT_USER_CHECK(metric.input != MetricInput::losses || computed, location_of(config, "evaluate.metrics"),
                       ": evaluate.metrics: found ", name, ", which needs the likelihood of a whole raw text, expected ",
                       "a metric that --evaluate computes. Take perplexity, which is per token.");
   }
   if (generates(config))
-    BLIPFT_USER_CHECK(names.empty() || std::any_of(names.begin(), names.end(), of_texts), place_of(config, "evaluate.metrics"),
+    BLIPFT_USER_CHECK(names.empty() || std::any_of(names.begin(), names.end(), of_texts), location_of(config, "evaluate.metrics"),
                       ": evaluate.metrics: names no metric of generated texts, which evaluate.samples asks for; add one, or "
                       "remove samples");
   if (!keeps_score(config)) return;
   const char* const key = "checkpoint.keep_best";
   const Metric& best = metric_of(config, config.checkpoint.keep_best.text, key);
-  BLIPFT_USER_CHECK(best.input == MetricInput::texts, place_of(config, key), ": ", key, ": found ", best.name,
+  BLIPFT_USER_CHECK(best.input == MetricInput::texts, location_of(config, key), ": ", key, ": found ", best.name,
                     ", which validations do not compute; expected none, loss, or a metric of generated texts, such as cider or "
                     "exact_match");
 }

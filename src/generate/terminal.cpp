@@ -31,7 +31,7 @@ class Terminal {
 
   // An instruction in the style of the run file: the form in which the model was trained.
   bool has_style() const {
-    return config_.places.contains("data.prompt_style") && texts_.prompt_style != PromptStyle::chat && !has_picture();
+    return config_.locations.contains("data.prompt_style") && texts_.prompt_style != PromptStyle::chat && !has_picture();
   }
   // True if the model's files or the run file have a chat template, and no prompt style for instructions is given.
   bool converses() const { return texts_.chat_template && !has_style(); }
@@ -58,21 +58,21 @@ class Terminal {
 
   // The request for the next answer of a conversation, of at most `most` tokens. Without a chat template the prompt is
   // the last message alone.
-  TextRequest request(const Conversation& conversation, int64_t most, const std::string& place, const std::string& remedy) const {
+  TextRequest request(const Conversation& conversation, int64_t most, const std::string& location, const std::string& remedy) const {
     BLIPFT_USER_CHECK(!has_picture() || !pixels_.empty(), "the model in ", generation_.config().model.path,
                       " reads a picture; give --image FILE");
     const std::string last = content_text(conversation.messages.back());
     const PromptSettings settings{.vocabulary = inputs_.text.vocabulary, .ends = inputs_.has_source()};
     TextRequest request;
     if (converses() && !last.empty())
-      request.ids = prompt_of_conversation(conversation, generation_.tokenizer(), texts_, settings, place);
+      request.ids = prompt_of_conversation(conversation, generation_.tokenizer(), texts_, settings, location);
     else
-      request.ids = prompt_of_text(has_style() && !last.empty() ? prompt_of(texts_.prompt_style, last, "", place) : last,
-                                   generation_.tokenizer(), settings, place);
-    request.instruction = generation_.model().instructions.ids(last, place);
+      request.ids = prompt_of_text(has_style() && !last.empty() ? prompt_of(texts_.prompt_style, last, "", location) : last,
+                                   generation_.tokenizer(), settings, location);
+    request.instruction = generation_.model().instructions.ids(last, location);
     const auto ids = static_cast<int64_t>(request.ids.size());
-    BLIPFT_USER_CHECK(ids > 0, place, ": the prompt is empty, and the tokenizer puts nothing before a text; give some text");
-    BLIPFT_USER_CHECK(ids <= most, place, ": found ", ids, " tokens, expected at most ", most, ". ", remedy);
+    BLIPFT_USER_CHECK(ids > 0, location, ": the prompt is empty, and the tokenizer puts nothing before a text; give some text");
+    BLIPFT_USER_CHECK(ids <= most, location, ": found ", ids, " tokens, expected at most ", most, ". ", remedy);
     request.new_tokens = generation_.settings().new_tokens(inputs_, ids);
     request.pixels = pixels_;
     return request;

@@ -82,7 +82,7 @@ FoundWeights find_weights(const Config& config) {
   const std::string& named = config.generate.weights.text;
   if (has_file(named, "checkpoint.json")) return {Kind::checkpoint, named};
   if (has_file(named, "adapter_config.json")) return {Kind::adapter, named};
-  BLIPFT_USER_CHECK(has_file(named, "config.json"), place_of(config, "generate.weights"), ": generate.weights: found \"",
+  BLIPFT_USER_CHECK(has_file(named, "config.json"), location_of(config, "generate.weights"), ": generate.weights: found \"",
                     brief(named), "\", where none of config.json (a model), adapter_config.json (an adapter) and "
                     "checkpoint.json (a checkpoint) is; expected the folder of one of them");
   return {Kind::model, named};
@@ -184,7 +184,7 @@ Config with_held_out_of_run(Config config, const WeightSource& weights) {
   config.data.val_path = run->config.data.val_path;
   config.data.val_split_fraction = run->config.data.val_split_fraction;
   config.steps.seed = run->config.steps.seed;
-  for (const char* key : {"data.val_path", "data.val_split_fraction", "train.seed"}) config.places[key] = run->file;
+  for (const char* key : {"data.val_path", "data.val_split_fraction", "train.seed"}) config.locations[key] = run->file;
   return config;
 }
 

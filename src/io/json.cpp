@@ -17,7 +17,7 @@ constexpr int64_t kMaxComparisons = 200'000'000;
 
 /// Refuses nesting that is too deep and, for `ordered` objects, too many keys. Like the parser, this scan looks only at
 /// brackets and colons outside of strings; both agree up to the first syntax error in the text.
-void check_shape(std::string_view text, const std::string& place, bool ordered) {
+void check_shape(std::string_view text, const std::string& location, bool ordered) {
   std::vector<int64_t> keys;               // number of keys so far, for each open list or object
   int64_t comparisons = 0;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -29,10 +29,10 @@ void check_shape(std::string_view text, const std::string& place, bool ordered) 
     } else if (c == '[' || c == '{') {
       keys.push_back(0);
       if (static_cast<int64_t>(keys.size()) > max_json_depth)
-        throw UserError(concat(place, ": not usable JSON: at byte ", at + 1, " lists and objects are nested more than ",
+        throw UserError(concat(location, ": not usable JSON: at byte ", at + 1, " lists and objects are nested more than ",
                                max_json_depth, " deep; is the file damaged?"));
     } else if (c == ':' && ordered && !keys.empty() && (comparisons += keys.back()++) > kMaxComparisons) {
-      throw UserError(concat(place, ": not usable JSON: at byte ", at + 1, " an object has ", keys.back(),
+      throw UserError(concat(location, ": not usable JSON: at byte ", at + 1, " an object has ", keys.back(),
                              " keys and more; is the file damaged?"));
     }
   }
@@ -41,8 +41,8 @@ void check_shape(std::string_view text, const std::string& place, bool ordered) 
 }  // namespace
 
 template <class Json>
-Json parse_json(std::string_view text, const std::string& place, const typename Json::parser_callback_t& watch) {
-  check_shape(text, place, std::is_same_v<Json, nlohmann::ordered_json>);
+Json parse_json(std::string_view text, const std::string& location, const typename Json::parser_callback_t& watch) {
+  check_shape(text, location, std::is_same_v<Json, nlohmann::ordered_json>);
   try {
     return Json::parse(text, watch);
   } catch (const typename Json::exception& error) {
@@ -50,7 +50,7 @@ Json parse_json(std::string_view text, const std::string& place, const typename 
     const auto* mistake = dynamic_cast<const typename Json::parse_error*>(&error);
     const size_t at = mistake && mistake->byte > 0 ? std::min(mistake->byte - 1, text.size()) : text.size();
     const bool is_python = text.substr(at).starts_with("NaN") || text.substr(at).starts_with("Infinity");
-    throw UserError(concat(place, ": not valid JSON: ", blipft::brief(error.what(), 200),
+    throw UserError(concat(location, ": not valid JSON: ", blipft::brief(error.what(), 200),
                            is_python ? "; NaN and Infinity, which Python writes, are no JSON: write null, or the text "
                                        "where one is expected" : ""));
   }

@@ -18,10 +18,10 @@ constexpr int64_t max_json_depth = 200;
 /// Default size limit of a JSON file that is read as a whole.
 constexpr int64_t max_json_bytes = int64_t{64} << 20;
 
-/// Parses `text` as JSON. Throws UserError that names `place` (file, or file and line) and the mistake.
+/// Parses `text` as JSON. Throws UserError that names `location` (file, or file and line) and the mistake.
 /// Json: nlohmann::json or nlohmann::ordered_json. `watch`: see nlohmann's parser callbacks; null: no callback.
 template <class Json = nlohmann::json>
-Json parse_json(std::string_view text, const std::string& place,
+Json parse_json(std::string_view text, const std::string& location,
                 const typename Json::parser_callback_t& watch = nullptr);
 /// Reads a file and parses its content as JSON.
 template <class Json = nlohmann::json>

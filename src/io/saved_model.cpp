@@ -22,8 +22,8 @@ namespace {
 constexpr const char *kPartial = ".partial", *kOld = ".old";
 
 // The folder that contains a model, and the model's name in it.
-struct Place {
-  explicit Place(const std::string& directory)
+struct ModelFolder {
+  explicit ModelFolder(const std::string& directory)
       : path(fs::path(directory).parent_path().string()), name(fs::path(directory).filename().string()),
         // O_PATH also opens a folder that may be entered but not read.
         parent(::open(path.empty() ? "." : path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {}
@@ -76,28 +76,28 @@ SavedModel look(const FileDescriptor& parent, const std::string& name) {
   return found;
 }
 
-SavedModel look(const Place& place, const char* end) { return look(place.parent, place.name + end); }
+SavedModel look(const ModelFolder& folder, const char* end) { return look(folder.parent, folder.name + end); }
 
-void remove(const Place& place, const char* end, const SavedModel& model) {
+void remove(const ModelFolder& folder, const char* end, const SavedModel& model) {
   if (!model.own) return;
-  const std::string name = place.name + end;
-  remove_own_folder(place.parent, name, own_names(model.marker), (fs::path(place.path) / name).string());
+  const std::string name = folder.name + end;
+  remove_own_folder(folder.parent, name, own_names(model.marker), (fs::path(folder.path) / name).string());
 }
 
-bool rename(const Place& place, const char* from, const char* to) {
-  return ::renameat(place.parent.get(), (place.name + from).c_str(), place.parent.get(), (place.name + to).c_str()) == 0;
+bool rename(const ModelFolder& folder, const char* from, const char* to) {
+  return ::renameat(folder.parent.get(), (folder.name + from).c_str(), folder.parent.get(), (folder.name + to).c_str()) == 0;
 }
 
-void sync(const Place& place) { sync_directory(place.path.empty() ? "." : place.path); }
+void sync(const ModelFolder& folder) { sync_directory(folder.path.empty() ? "." : folder.path); }
 
 }  // namespace
 
-SavedModel saved_model(const std::string& directory) { return look(Place(directory), ""); }
+SavedModel saved_model(const std::string& directory) { return look(ModelFolder(directory), ""); }
 
 void check_saving(const std::string& directory) {
-  const Place place(directory);
+  const ModelFolder folder(directory);
   for (const char* end : {"", kPartial, kOld}) {
-    const SavedModel model = look(place, end);
+    const SavedModel model = look(folder, end);
     BLIPFT_USER_CHECK(!model.there || model.own, directory, end, ": ", model.why,
                       "; it is not replaced. Choose another folder for the model, or move this one away");
   }
@@ -105,9 +105,9 @@ void check_saving(const std::string& directory) {
 
 std::string free_saved_name(const std::string& directory) {
   const auto is_free = [](const std::string& name) {
-    const Place place(name);
+    const ModelFolder folder(name);
     for (const char* end : {"", kPartial, kOld})
-      if (const SavedModel model = look(place, end); model.there && !model.own) return false;
+      if (const SavedModel model = look(folder, end); model.there && !model.own) return false;
     return true;
   };
   if (is_free(directory)) return directory;
@@ -148,47 +148,47 @@ std::string newest_saved(const std::string& parent, const std::string& name, con
 }
 
 void remove_saved(const std::string& directory) {
-  const Place place(directory);
-  remove(place, "", look(place, ""));
+  const ModelFolder folder(directory);
+  remove(folder, "", look(folder, ""));
 }
 
 // Gives the complete directory.partial the next free name, because something else has the name `directory`.
-std::string place_next_to(const Place& place, const std::string& directory, const std::string& why) {
+std::string move_next_to(const ModelFolder& folder, const std::string& directory, const std::string& why) {
   const std::string target = free_saved_name(directory), name = fs::path(target).filename().string();
-  BLIPFT_USER_CHECK(::renameat2(place.parent.get(), (place.name + kPartial).c_str(), place.parent.get(), name.c_str(),
+  BLIPFT_USER_CHECK(::renameat2(folder.parent.get(), (folder.name + kPartial).c_str(), folder.parent.get(), name.c_str(),
                                 RENAME_NOREPLACE) == 0,
                     directory, ": ", why, "; it is not replaced. The new model is whole in ", directory, kPartial,
                     ", which cannot be renamed to ", name, ": ", errno_text());
-  sync(place);
+  sync(folder);
   return target;
 }
 
 std::string replace_saved(const std::string& directory) {
-  const Place place(directory);
-  const SavedModel older = look(place, "");
-  if (older.there && !older.own) return place_next_to(place, directory, older.why);
-  if (older.there) remove(place, kOld, look(place, kOld));
-  const bool exchanged = replace_folder(place.parent, place.name + kPartial, place.name, place.name + kOld, directory);
-  sync(place);
+  const ModelFolder folder(directory);
+  const SavedModel older = look(folder, "");
+  if (older.there && !older.own) return move_next_to(folder, directory, older.why);
+  if (older.there) remove(folder, kOld, look(folder, kOld));
+  const bool exchanged = replace_folder(folder.parent, folder.name + kPartial, folder.name, folder.name + kOld, directory);
+  sync(folder);
   const char* const end = exchanged ? kPartial : kOld;
-  if (older.there) remove(place, end, look(place, end));
+  if (older.there) remove(folder, end, look(folder, end));
   return directory;
 }
 
 std::string restore_saved(const std::string& directory) {
-  const Place place(directory);
-  if (place.parent.get() < 0) return "";
-  const SavedModel now = look(place, ""), partial = look(place, kPartial), old = look(place, kOld);
+  const ModelFolder folder(directory);
+  if (folder.parent.get() < 0) return "";
+  const SavedModel now = look(folder, ""), partial = look(folder, kPartial), old = look(folder, kOld);
   if (now.own && now.whole && old.own) {
-    remove(place, kOld, old);
+    remove(folder, kOld, old);
     return concat(directory, kOld, ", an older model that a saving has left, was removed");
   }
   if (now.there || !old.own || !old.whole) return "";
   const bool finish = partial.own && partial.whole;
   const char* from = finish ? kPartial : kOld;
-  BLIPFT_USER_CHECK(rename(place, from, ""), directory, from, ": cannot be renamed to ", directory, ": ", errno_text());
-  sync(place);
-  if (finish) remove(place, kOld, old);
+  BLIPFT_USER_CHECK(rename(folder, from, ""), directory, from, ": cannot be renamed to ", directory, ": ", errno_text());
+  sync(folder);
+  if (finish) remove(folder, kOld, old);
   return concat(directory, " had lost its name, because its replacement was interrupted: ",
                 finish ? "the new model is there now (" : "the older model is back (",
                 origin_text(finish ? partial.marker : old.marker), ")");

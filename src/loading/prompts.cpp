@@ -68,18 +68,18 @@ std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tok
                                                const PromptSettings& settings, int64_t most,
                                                const std::function<void(const UserError&)>& bad) {
   std::vector<PromptedSample> samples;
-  std::map<std::tuple<std::string, std::string, std::string>, size_t> places;  // (picture, id, text) -> sample
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> indices;  // (picture, id, text) -> sample
   const int64_t count = most > 0 ? std::min(most, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) try {
     const Dataset::Prompt prompt = dataset.read_prompt(i);
     const std::tuple key{prompt.picture, prompt.id, prompt.text};
-    const auto same = prompt.picture.empty() ? places.end() : places.find(key);
-    const size_t place = same == places.end() ? samples.size() : same->second;
-    if (place == samples.size()) {
+    const auto same = prompt.picture.empty() ? indices.end() : indices.find(key);
+    const size_t number = same == indices.end() ? samples.size() : same->second;
+    if (number == samples.size()) {
       samples.push_back(prompted(prompt, tokenizer, settings, i));
-      if (!prompt.picture.empty()) places.emplace(key, place);
+      if (!prompt.picture.empty()) indices.emplace(key, number);
     }
-    add_references(samples[place], prompt.references);
+    add_references(samples[number], prompt.references);
   } catch (const UserError& error) {
     if (!bad) throw;
     bad(error);
@@ -88,13 +88,13 @@ std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tok
 }
 
 std::vector<int32_t> prompt_of_text(const std::string& text, const Tokenizer& tokenizer, const PromptSettings& settings,
-                                    const std::string& place) {
-  return ids_of(text, false, tokenizer, settings, place, nullptr);
+                                    const std::string& location) {
+  return ids_of(text, false, tokenizer, settings, location, nullptr);
 }
 
 std::vector<int32_t> prompt_of_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
-                                            const TextSettings& texts, const PromptSettings& settings, const std::string& place) {
-  return ids_of(render_prompt(conversation, texts, place), true, tokenizer, settings, place, nullptr);
+                                            const TextSettings& texts, const PromptSettings& settings, const std::string& location) {
+  return ids_of(render_prompt(conversation, texts, location), true, tokenizer, settings, location, nullptr);
 }
 
 Dataset::Prompt Dataset::read_prompt(int64_t index) const {

@@ -26,8 +26,8 @@ class SampleCache {
   /// Returns the sample, or null if it is not cached.
   std::shared_ptr<const PreparedSample> find(int64_t sample) {
     std::lock_guard lock(mutex_);
-    const auto found = places_.find(sample);
-    if (found == places_.end()) return nullptr;
+    const auto found = items_.find(sample);
+    if (found == items_.end()) return nullptr;
     order_.splice(order_.begin(), order_, found->second);
     return found->second->prepared;
   }
@@ -35,13 +35,13 @@ class SampleCache {
   void insert(int64_t sample, std::shared_ptr<const PreparedSample> prepared) {
     const int64_t bytes = static_cast<int64_t>(prepared->pixels.size()) + prepared->text.tokens() * kTokenBytes;
     std::lock_guard lock(mutex_);
-    if (bytes > limit_ || places_.contains(sample)) return;
+    if (bytes > limit_ || items_.contains(sample)) return;
     for (; bytes_ + bytes > limit_; order_.pop_back()) {
       bytes_ -= order_.back().bytes;
-      places_.erase(order_.back().sample);
+      items_.erase(order_.back().sample);
     }
     order_.push_front({sample, bytes, std::move(prepared)});
-    places_[sample] = order_.begin();
+    items_[sample] = order_.begin();
     bytes_ += bytes;
   }
 
@@ -60,7 +60,7 @@ class SampleCache {
   const int64_t limit_;
   int64_t bytes_ = 0;
   std::list<Item> order_;  // most recently used first
-  std::unordered_map<int64_t, std::list<Item>::iterator> places_;
+  std::unordered_map<int64_t, std::list<Item>::iterator> items_;
 };
 
 }  // namespace blipft

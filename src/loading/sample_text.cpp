@@ -33,17 +33,17 @@ TokenizedText joined_text(const Dataset::Sample& sample, const Tokenizer& tokeni
 
 TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokenizer) {
   std::string all;
-  TextPlaces places;                        // bytes: first and last byte of each segment that is a training target
+  TextPositions positions;                        // bytes: first and last byte of each segment that is a training target
   for (const Dataset::Segment& segment : sample.segments) {
     if (segment.learnt && !segment.text.empty())
-      for (const size_t byte : {all.size(), all.size() + segment.text.size() - 1}) places.bytes.push_back(byte);
+      for (const size_t byte : {all.size(), all.size() + segment.text.size() - 1}) positions.bytes.push_back(byte);
     all += segment.text;
   }
   TokenizedText text;
-  append(text, tokenizer.encode_with_places(all, places), false);
-  for (size_t i = 0; i + 1 < places.ids.size() && !text.ids.empty(); i += 2) {
-    const size_t last = std::min(places.ids[i + 1], text.ids.size() - 1);
-    for (size_t id = places.ids[i]; id <= last; ++id) text.learnt[id] = true;
+  append(text, tokenizer.encode_with_positions(all, positions), false);
+  for (size_t i = 0; i + 1 < positions.ids.size() && !text.ids.empty(); i += 2) {
+    const size_t last = std::min(positions.ids[i + 1], text.ids.size() - 1);
+    for (size_t id = positions.ids[i]; id <= last; ++id) text.learnt[id] = true;
   }
   return text;
 }
@@ -196,7 +196,7 @@ InstructionReader open_instruction_reader(const std::string& model_directory, co
 }
 
 void check_text_length(const LoadingSettings& loading, const ModelInputs& inputs) {
-  BLIPFT_USER_CHECK(loading.data.max_text_tokens <= inputs.text.max_tokens, place_of(loading, "data.max_text_tokens"),
+  BLIPFT_USER_CHECK(loading.data.max_text_tokens <= inputs.text.max_tokens, location_of(loading, "data.max_text_tokens"),
                     ": data.max_text_tokens: found ", loading.data.max_text_tokens,
                     loading.given("data.max_text_tokens") ? "" : " (the default)", ", expected at most ",
                     inputs.text.max_tokens, ": the model has ", inputs.text.first_rows + inputs.text.max_tokens,
@@ -216,7 +216,7 @@ void check_text_inputs(const LoadingSettings& loading, const std::string& model_
                         "vocabulary has ", inputs.text.vocabulary, " ids (vocab_size in config.json); use the tokenizer ",
                         "that belongs to the model");
   BLIPFT_USER_CHECK(!loading.steps.loss_on_padding || (padding >= 0 && padding < inputs.text.vocabulary),
-                    place_of(loading, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",
+                    location_of(loading, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",
                     "token ", padding < 0 ? "is missing" : concat("has id ", padding), ", the model's vocabulary has ",
                     inputs.text.vocabulary, " ids (vocab_size in config.json); set it to false, or use the tokenizer that ",
                     "belongs to the model");

@@ -65,7 +65,7 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
                " samples do not fit into ", micro_batches, " micro-batches of ", settings.batch_size);
   step_samples_ = asked > 0 ? asked : global_batch;
   const int64_t all = samples_ / step_samples_;
-  BLIPFT_USER_CHECK(all > 0, settings.place, settings.place.empty() ? "" : ": ", "an epoch has ",
+  BLIPFT_USER_CHECK(all > 0, settings.location, settings.location.empty() ? "" : ": ", "an epoch has ",
                     counted(samples_, "sample"), settings.origin, ", but one step takes ", step_samples_, " (train.batch_size ",
                     settings.batch_size, " x train.accumulate_grad_batches ", settings.micro_batches, " x ",
                     counted(settings.world, "rank"), "); lower ", settings.lower.empty() ? "these" : settings.lower,

@@ -65,7 +65,7 @@ Sampler::Settings sampler_settings(const LoadingSettings& loading, int64_t rank,
   settings.limit_train_batches = loading.steps.limit_train_batches;
   const bool total = loading.steps.total_batch_size > 0;
   const std::string key = total ? "train.total_batch_size" : "train.batch_size";
-  settings.place = place_of(loading, key) + ": " + key;
+  settings.location = location_of(loading, key) + ": " + key;
   if (loading.data.val_split_fraction > 0)
     settings.origin = concat(" (data.val_split_fraction=", loading.data.val_split_fraction, " keeps the others for validation)");
   settings.lower = total ? "train.total_batch_size and train.batch_size" : "";
@@ -94,7 +94,7 @@ int64_t validation_steps(const LoadingSettings& loading, int64_t world, int64_t 
   const double limit = loading.steps.limit_val_batches;
   const int64_t steps = limit <= 1 ? static_cast<int64_t>(std::floor(static_cast<double>(all) * limit))
                                    : static_cast<int64_t>(std::min(static_cast<double>(all), limit));
-  BLIPFT_USER_CHECK(steps > 0, place_of(loading, "train.limit_val_batches"), ": train.limit_val_batches: ", limit,
+  BLIPFT_USER_CHECK(steps > 0, location_of(loading, "train.limit_val_batches"), ": train.limit_val_batches: ", limit,
                     " of the ", all, " batches of a validation leaves none; raise it (above 1 it counts batches)");
   return steps;
 }
@@ -107,11 +107,11 @@ std::unique_ptr<StepOrder> make_validation_order(const LoadingSettings& loading,
 Split split_samples(const LoadingSettings& loading, const std::vector<int64_t>& groups) {
   const auto samples = static_cast<int64_t>(groups.size());
   const double share = loading.data.val_split_fraction;
-  BLIPFT_USER_CHECK(samples >= 2, place_of(loading, "data.val_split_fraction"), ": data.val_split_fraction: found ",
+  BLIPFT_USER_CHECK(samples >= 2, location_of(loading, "data.val_split_fraction"), ": data.val_split_fraction: found ",
                     counted(samples, "sample"), " at ", loading.data.path, ", and a split needs at least two, one to learn and one "
                     "to validate with; give more samples, or data.val_split_fraction=0");
   const auto wanted = static_cast<int64_t>(std::llround(static_cast<double>(samples) * share));
-  BLIPFT_USER_CHECK(wanted > 0 && wanted < samples, place_of(loading, "data.val_split_fraction"),
+  BLIPFT_USER_CHECK(wanted > 0 && wanted < samples, location_of(loading, "data.val_split_fraction"),
                     ": data.val_split_fraction: ", share, " of the ", samples, " samples at ", loading.data.path,
                     " is ", wanted, ", which leaves no sample for ", wanted > 0 ? "training" : "validation",
                     "; expected between ", 1.0 / static_cast<double>(samples), " and 1");
@@ -120,7 +120,7 @@ Split split_samples(const LoadingSettings& loading, const std::vector<int64_t>& 
     if (group == static_cast<int64_t>(sizes.size())) sizes.push_back(0);
     ++sizes.at(static_cast<size_t>(group));
   }
-  BLIPFT_USER_CHECK(sizes.size() >= 2, place_of(loading, "data.val_split_fraction"), ": data.val_split_fraction: all ", samples,
+  BLIPFT_USER_CHECK(sizes.size() >= 2, location_of(loading, "data.val_split_fraction"), ": data.val_split_fraction: all ", samples,
                     " samples at ", loading.data.path, " belong to one picture or prompt, which cannot be split. Use "
                     "data.val_path for validation samples, or data.val_split_fraction=0.");
   std::vector<int64_t> order(sizes.size());

@@ -96,7 +96,7 @@ SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const D
                                       .skip_bad = loading.data.on_bad_sample == FaultAction::skip,
                                       .decoder_start = inputs.decoder_start};
   auto survey = std::make_shared<TextSurvey>(*dataset, tokenizer, settings);
-  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(loading, key), ": ", key, ": ", path, ": none of the ",
+  BLIPFT_USER_CHECK(!survey->samples().empty(), location_of(loading, key), ": ", key, ": ", path, ": none of the ",
                     survey->surveyed(), " texts has a token to learn among its first ",
                     loading.data.max_text_tokens, " (data.max_text_tokens)",
                     survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front(),
@@ -138,10 +138,10 @@ TextNeed need_of(const LoadingSettings& loading, std::span<const int64_t> length
 struct StepLengths {
   std::vector<int64_t> text, source;
   explicit StepLengths(int64_t samples) : text(static_cast<size_t>(samples)), source(text.size()) {}
-  /// Sets slot `place` to the lengths of a sample of `survey`; a negative sample is an empty slot.
-  void set(size_t place, const TextSurvey& survey, int64_t sample) {
-    text[place] = sample < 0 ? 0 : survey.lengths()[static_cast<size_t>(sample)];
-    source[place] = sample < 0 ? 0 : survey.source_lengths()[static_cast<size_t>(sample)];
+  /// Sets slot `location` to the lengths of a sample of `survey`; a negative sample is an empty slot.
+  void set(size_t index, const TextSurvey& survey, int64_t sample) {
+    text[index] = sample < 0 ? 0 : survey.lengths()[static_cast<size_t>(sample)];
+    source[index] = sample < 0 ? 0 : survey.source_lengths()[static_cast<size_t>(sample)];
   }
   /// Reorders the samples as the loader distributes them over micro-batches.
   void balance(int64_t micro_batches) {

@@ -52,12 +52,12 @@ Arena::~Arena() {
   if (committed_ && host_bytes() > 0) quietly([&] { device_.free_host(host_base_); });
 }
 
-Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place, Readers readers) {
+Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, MemorySpace space, Readers readers) {
   BLIPFT_CHECK(!committed_, "persistent memory must be declared before commit(): ", name);
   const int64_t bytes = shape.numel() * dtype_size(dtype);
-  int64_t& sum = place == Place::host ? host_persistent_bytes_ : region(readers).persistent_bytes;
-  persistents_.push_back({{owner, std::string(name), bytes, place}, sum});
-  const Tensor tensor{(place == Place::host ? host_base_ : region(readers).base) + sum, dtype, shape};
+  int64_t& sum = space == MemorySpace::host ? host_persistent_bytes_ : region(readers).persistent_bytes;
+  persistents_.push_back({{owner, std::string(name), bytes, space}, sum});
+  const Tensor tensor{(space == MemorySpace::host ? host_base_ : region(readers).base) + sum, dtype, shape};
   sum += arena_aligned(bytes);
   return tensor;
 }
@@ -171,7 +171,7 @@ Tensor Arena::take_in_host(Owner owner, std::string_view name, DType dtype, cons
   const int64_t bytes = arena_aligned(shape.numel() * dtype_size(dtype));
   char* base = host_base_ + (committed_ ? host_persistent_bytes_ : kFictitiousTransients);
   const Tensor tensor{base + host_top_, dtype, shape};
-  host_stack_.push_back({owner, std::string(name), bytes, Place::host});
+  host_stack_.push_back({owner, std::string(name), bytes, MemorySpace::host});
   host_top_ += bytes;
   if (committed_) {
     BLIPFT_CHECK(host_top_ <= host_transient_bytes_, "pass takes more host memory than planned: ", name);
@@ -198,7 +198,7 @@ void Arena::mark(const std::string& phase) {
   if (!current_ || committed_) return;
   PhaseUse use{phase, live_, peak_since_mark_};
   for (const auto& [entry, offset] : persistents_) {
-    if (entry.place == Place::host) continue;
+    if (entry.space == MemorySpace::host) continue;
     use.now.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
     use.peak.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
   }
@@ -249,7 +249,7 @@ void Arena::commit() {
     std::string largest;
     std::map<std::string, int64_t> owners;
     for (const PlanEntry& entry : peak_entries())
-      if (entry.place == Place::device) owners[owner_name(entry.owner)] += entry.bytes;
+      if (entry.space == MemorySpace::device) owners[owner_name(entry.owner)] += entry.bytes;
     std::vector<std::pair<int64_t, std::string>> sorted;
     for (const auto& [owner, bytes] : owners) sorted.push_back({bytes, owner});
     std::sort(sorted.rbegin(), sorted.rend());
@@ -282,7 +282,7 @@ const std::vector<Arena::PhaseUse>& Arena::phases(const std::string& pass) const
 MemoryUse Arena::persistent_use() const {
   MemoryUse use;
   for (const auto& [entry, offset] : persistents_)
-    if (entry.place == Place::device) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+    if (entry.space == MemorySpace::device) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
   return use;
 }
 
@@ -291,7 +291,7 @@ MemoryUse Arena::peak(const std::string& pass) const {
   BLIPFT_CHECK(found != passes_.end(), "no pass ", pass);
   MemoryUse use = found->second.peak_use;
   for (const auto& [entry, offset] : persistents_)
-    if (entry.place == Place::device) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+    if (entry.space == MemorySpace::device) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
   return use;
 }
 
@@ -314,7 +314,7 @@ std::vector<PlanEntry> Arena::peak_entries() const {
       largest = &pass;
   std::map<std::pair<int, std::string>, int64_t> sums, in_host;
   for (const auto& [entry, offset] : persistents_)
-    (entry.place == Place::host ? in_host : sums)[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
+    (entry.space == MemorySpace::host ? in_host : sums)[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   for (const PlanEntry& entry : max_in_host_) in_host[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   if (largest) {
     // The peak is the first event at which the sum of live bytes is largest.
@@ -340,7 +340,7 @@ std::vector<PlanEntry> Arena::peak_entries() const {
   std::vector<PlanEntry> entries;
   for (const auto& [key, bytes] : sums) entries.push_back({static_cast<Owner>(key.first), key.second, bytes});
   for (const auto& [key, bytes] : in_host)
-    entries.push_back({static_cast<Owner>(key.first), key.second, bytes, Place::host});
+    entries.push_back({static_cast<Owner>(key.first), key.second, bytes, MemorySpace::host});
   std::stable_sort(entries.begin(), entries.end(),
                    [](const PlanEntry& a, const PlanEntry& b) { return a.bytes > b.bytes; });
   return entries;

@@ -112,7 +112,7 @@ int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order
   return bytes;
 }
 
-bool Arena::adopt_places(const Pass& larger, Pass& pass) {
+bool Arena::adopt_offsets(const Pass& larger, Pass& pass) {
   const auto fits = [](const Take& take, const Take& other) {
     return take.begin == other.begin && take.end == other.end && take.kept == other.kept && take.readers == other.readers &&
            (take.kept ? take.bytes == other.bytes : take.bytes <= other.bytes);
@@ -171,7 +171,7 @@ void Arena::plan(int64_t scratch_bytes) {
                    [](const Pass* a, const Pass* b) { return a->peak_live > b->peak_live; });
   std::vector<const Pass*> placed;
   for (Pass* pass : largest_first) {
-    const auto serves = [&](const Pass* larger) { return adopt_places(*larger, *pass); };
+    const auto serves = [&](const Pass* larger) { return adopt_offsets(*larger, *pass); };
     if (std::none_of(placed.begin(), placed.end(), serves)) {
       place(*pass, transient_bytes_);
       placed.push_back(pass);

@@ -27,7 +27,7 @@ struct BeamArrays {
   float length_penalty;
   EarlyStopping early_stopping;
   bool first;
-  int64_t beams, candidates, prefix_rows, places;
+  int64_t beams, candidates, prefix_rows, positions;
   int32_t *sources, *ids_before, *sources_before;
   float *scores, *finished_scores;
   int32_t *finished_ids, *finished_lengths, *closed;
@@ -37,7 +37,7 @@ struct BeamArrays {
     return {.texts = TextArrays::of(args.state), .rules = rules, .length_penalty = args.length_penalty,
             .early_stopping = args.early_stopping, .first = args.first, .beams = args.beams,
             .candidates = (rules.end_count > 1 ? 1 + rules.end_count : 2) * args.beams, .prefix_rows = args.prefix_rows,
-            .places = args.sources.cols(), .sources = args.sources.as<int32_t>(),
+            .positions = args.sources.cols(), .sources = args.sources.as<int32_t>(),
             .ids_before = args.ids_before.as<int32_t>(), .sources_before = args.sources_before.as<int32_t>(),
             .scores = args.scores.as<float>(), .finished_scores = args.finished_scores.as<float>(),
             .finished_ids = args.finished_ids.as<int32_t>(), .finished_lengths = args.finished_lengths.as<int32_t>(),
@@ -89,15 +89,15 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
   for (int64_t i = 0; i < beams && takes; ++i) {
     if (!last && !a.rules.is_end(best[i].token)) continue;
     const float score = best[i].score / factor;
-    int64_t place = beams;
-    while (place > 0 && (finished_lengths[place - 1] == 0 || score > finished_scores[place - 1])) --place;
-    if (place == beams) continue;
-    for (int64_t b = beams - 1; b > place; --b) {
+    int64_t rank = beams;
+    while (rank > 0 && (finished_lengths[rank - 1] == 0 || score > finished_scores[rank - 1])) --rank;
+    if (rank == beams) continue;
+    for (int64_t b = beams - 1; b > rank; --b) {
       finished_scores[b] = finished_scores[b - 1], finished_lengths[b] = finished_lengths[b - 1];
       plan.finished_from[b] = plan.finished_from[b - 1];
     }
-    finished_scores[place] = score, finished_lengths[place] = static_cast<int32_t>(length + 1);
-    plan.finished_from[place] = static_cast<int32_t>(BeamStep::kMaxBeams + i);
+    finished_scores[rank] = score, finished_lengths[rank] = static_cast<int32_t>(length + 1);
+    plan.finished_from[rank] = static_cast<int32_t>(BeamStep::kMaxBeams + i);
   }
 
   // Closes the text if the best running beam cannot beat the worst finished one under length_penalty.
@@ -131,14 +131,14 @@ BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const Beam
     }
   }
   const int64_t own = a.prefix_rows + length;       // position of the new ids, which each beam has in its slot
-  if (column <= own && column < a.places) {
-    int32_t* sources = a.sources + first_slot * a.places + column;
-    int32_t* before = a.sources_before + first_slot * a.places + column;
-    for (int64_t b = 0; b < beams && !a.first; ++b) before[b * a.places] = sources[b * a.places];
+  if (column <= own && column < a.positions) {
+    int32_t* sources = a.sources + first_slot * a.positions + column;
+    int32_t* before = a.sources_before + first_slot * a.positions + column;
+    for (int64_t b = 0; b < beams && !a.first; ++b) before[b * a.positions] = sources[b * a.positions];
     for (int64_t b = 0; b < beams; ++b)
-      sources[b * a.places] = column == own ? static_cast<int32_t>(first_slot + b)
+      sources[b * a.positions] = column == own ? static_cast<int32_t>(first_slot + b)
                               : a.first     ? static_cast<int32_t>(first_slot)
-                                            : before[plan.next[b].beam * a.places];
+                                            : before[plan.next[b].beam * a.positions];
   }
 }
 

@@ -29,12 +29,12 @@ int64_t check_state(const Checker& check, const DecodeState& state) {
 /// Returns the number of slots of the cache.
 int64_t check_cache(const Checker& check, const KvCache& cache, DType dtype, int64_t width) {
   check.dtype(cache.keys, "cache.keys", dtype);
-  if (cache.places < 1 || cache.keys.cols() != width || cache.keys.rows() % cache.places != 0 ||
+  if (cache.positions < 1 || cache.keys.cols() != width || cache.keys.rows() % cache.positions != 0 ||
       cache.keys.rows() < 1) [[unlikely]]
-    check.fail(concat("cache.keys has shape ", cache.keys.shape.str(), ", expected a multiple of ", cache.places,
+    check.fail(concat("cache.keys has shape ", cache.keys.shape.str(), ", expected a multiple of ", cache.positions,
                       " places with rows of ", width));
   check.matrix(cache.values, "cache.values", dtype, cache.keys.rows(), width);
-  return cache.keys.rows() / cache.places;
+  return cache.keys.rows() / cache.positions;
 }
 
 void check_rules(const Checker& check, const TokenRules& rules) {
@@ -94,7 +94,7 @@ void check_args(const NextRows& args) {
   const int64_t slots = check_state(check, args.state);
   check.require(args.prefix_rows >= 0, "prefix_rows is negative");
   check.vector(args.tokens, "tokens", DType::i32, slots);
-  check.vector(args.places, "places", DType::i32, slots);
+  check.vector(args.positions, "places", DType::i32, slots);
   check.vector(args.cache_lengths, "cache_lengths", DType::i32, slots);
 }
 
@@ -120,7 +120,7 @@ void check_args(const CacheWrite& args) {
   const int64_t rows = args.k.rows(), width = args.k.cols();
   check.matrix(args.v, "v", args.k.dtype, rows, width);
   if (args.slots) check.vector(args.slots, "slots", DType::i32, rows);
-  check.vector(args.places, "places", DType::i32, rows);
+  check.vector(args.positions, "places", DType::i32, rows);
   const int64_t slots = check_cache(check, args.cache, args.k.dtype, width);
   if (!args.slots && rows > slots) [[unlikely]]
     check.fail(concat("there are ", rows, " rows without slots, but the cache has ", slots, " slots"));
@@ -147,7 +147,7 @@ void check_args(const AttentionDecode& args) {
   if (!args.sources && cached < slots) [[unlikely]]
     check.fail(concat("there are ", slots, " queries, but the cache has ", cached, " slots"));
   check.vector(args.lengths, "lengths", DType::i32, slots);
-  if (args.sources) check.matrix(args.sources, "sources", DType::i32, slots, args.cache.places);
+  if (args.sources) check.matrix(args.sources, "sources", DType::i32, slots, args.cache.positions);
   if (args.sharing < 1 || slots % args.sharing != 0) [[unlikely]]
     check.fail(concat("sharing is ", args.sharing, ", expected a divisor of ", slots, " slots"));
   check.require(args.window >= 0, "window is negative");
@@ -188,12 +188,12 @@ void check_args(const BeamStep& args) {
   check.require(std::isfinite(args.length_penalty), "length_penalty is not a finite number");
   check.require(args.prefix_rows >= 0, "prefix_rows is negative");
   check.matrix(args.candidates, "candidates", DType::f32, rows * beams, args.logits.cols());
-  const int64_t places = args.sources.cols();
-  check.matrix(args.sources, "sources", DType::i32, slots, places);
-  if (places < args.prefix_rows + most) [[unlikely]]
-    check.fail(concat("sources has rows of ", places, ", expected ", args.prefix_rows, " + ", most, " places"));
+  const int64_t positions = args.sources.cols();
+  check.matrix(args.sources, "sources", DType::i32, slots, positions);
+  if (positions < args.prefix_rows + most) [[unlikely]]
+    check.fail(concat("sources has rows of ", positions, ", expected ", args.prefix_rows, " + ", most, " places"));
   check.matrix(args.ids_before, "ids_before", DType::i32, slots, most);
-  check.matrix(args.sources_before, "sources_before", DType::i32, slots, places);
+  check.matrix(args.sources_before, "sources_before", DType::i32, slots, positions);
   check.matrix(args.scores, "scores", DType::f32, texts, beams);
   check.matrix(args.finished_ids, "finished_ids", DType::i32, slots, most);
   check.matrix(args.finished_lengths, "finished_lengths", DType::i32, texts, beams);

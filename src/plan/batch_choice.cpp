@@ -89,7 +89,7 @@ Config before_choice(const Config& asked, int64_t ranks) {
 }
 
 bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings) {
-  const auto given = [&](const char* key) { return asked.places.count(key) > 0; };
+  const auto given = [&](const char* key) { return asked.locations.count(key) > 0; };
   if (settings.batch_size == 0) return false;
   const Config like = with_micro_batches(asked, ranks, std::max<int64_t>(1, settings.micro_batches));
   const ParallelSection& parallel = asked.parallel;
@@ -122,7 +122,7 @@ std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, cons
 std::string faster_text(const FitSearch& search, const Config& asked, const FitRow& chosen, int64_t ranks, int64_t host_bytes) {
   const std::optional<FitRow> faster = search.with_open_act_ckpt(chosen, ranks, host_bytes);
   if (!faster) return "";
-  return concat("; without train.act_ckpt in ", place_of(asked, "train.act_ckpt"), ": ",
+  return concat("; without train.act_ckpt in ", location_of(asked, "train.act_ckpt"), ": ",
                 short_text(ChosenSettings::of(faster->config)), ", ", seconds_text(faster->time.total()));
 }
 
@@ -157,7 +157,7 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
     const std::string least = found.nearest ? concat(", which take ", memory_text(found.nearest->device_bytes), " with ",
                                                      ChosenSettings::of(found.nearest->config).description())
                                             : "";
-    throw UserError(concat(place_of(asked, "train.total_batch_size"), ": train.batch_size: is auto, and no settings that the ",
+    throw UserError(concat(location_of(asked, "train.total_batch_size"), ": train.batch_size: is auto, and no settings that the ",
                            "run file leaves open fit the ", memory_text(gpu_bytes), " that each rank has", least,
                            "; free memory there, or see what ./blipft --plan --fit ", asked.file,
                            " proposes: adapters, more ranks"));

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMinShareKept = 8;
 
 bool gathers_units(const MemoryPlan& plan) {
-  return cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
+  return cuts_parameters(plan.strategy) || plan.engine->store.weights_space() == MemorySpace::host;
 }
 
 // Records the passes of a decode program, replacing those of an earlier one.

@@ -250,7 +250,7 @@ std::string groups_text(const MemoryPlan& plan) {
 }
 
 std::string strategy_text(const MemoryPlan& plan) {
-  const bool from_host = plan.engine->store.weights_place() == Place::host;
+  const bool from_host = plan.engine->store.weights_space() == MemorySpace::host;
   return concat(groups_text(plan), cuts_parameters(plan.strategy) ? ", reshard " + reshard_name(plan) : "",
                 from_host ? ", parameters from the host" : "");
 }
@@ -263,7 +263,7 @@ std::string decoding_text(const MemoryPlan& plan) {
   const std::vector<std::string> passes = program.passes();
   std::erase_if(steps, [&](const std::string& pass) { return std::count(passes.begin(), passes.end(), pass) > 0; });
   const int64_t bytes = peak_of_passes(*plan.arena, passes), more = bytes - peak_of_passes(*plan.arena, steps);
-  const bool gathers = cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
+  const bool gathers = cuts_parameters(plan.strategy) || plan.engine->store.weights_space() == MemorySpace::host;
   return concat("generation at validations: ", counted(settings.slots / settings.beams, "text"), " of up to ", settings.max_ids,
                 " tokens at once", settings.beams > 1 ? concat(", ", settings.beams, " beams each") : "", ", keys and values ",
                 memory_text(program.cache_bytes()), ", in all ", memory_text(bytes),
@@ -304,15 +304,15 @@ namespace {
 std::string heading_of(const MemoryPlan& plan) { return concat("memory of a rank at the peak of a step (", groups_text(plan), ")"); }
 
 std::string buffer_row(const PlanEntry& entry) {
-  return row(concat(entry.name, " (", owner_name(entry.owner), entry.place == Place::host ? ", host)" : ")"), entry.bytes);
+  return row(concat(entry.name, " (", owner_name(entry.owner), entry.space == MemorySpace::host ? ", host)" : ")"), entry.bytes);
 }
 
 std::string owners_table(const std::string& heading, const Arena& arena, bool owners_too = true) {
   std::map<std::string, int64_t> owners, in_host;
   std::string host_rows;
   for (const PlanEntry& entry : arena.peak_entries()) {
-    (entry.place == Place::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
-    if (entry.place == Place::host) host_rows += buffer_row(entry);
+    (entry.space == MemorySpace::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
+    if (entry.space == MemorySpace::host) host_rows += buffer_row(entry);
   }
   std::ostringstream out;
   out << heading << "\n";
@@ -339,7 +339,7 @@ std::string memory_table(const std::string& heading, const Arena& arena) {
   out << owners_table(heading, arena) << "largest buffers\n";
   int64_t rows = 0;
   for (const PlanEntry& entry : arena.peak_entries())
-    if (entry.place != Place::host && rows++ < 10) out << buffer_row(entry);
+    if (entry.space != MemorySpace::host && rows++ < 10) out << buffer_row(entry);
   return out.str();
 }
 

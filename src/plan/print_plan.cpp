@@ -51,7 +51,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   check_resume_folder(config);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
-  BLIPFT_USER_CHECK(config.train.matmul != MatmulType::fp8 || planned.rates.fp8 > 0, place_of(config, "train.matmul"),
+  BLIPFT_USER_CHECK(config.train.matmul != MatmulType::fp8 || planned.rates.fp8 > 0, location_of(config, "train.matmul"),
                     ": train.matmul: found fp8, but a ", planned.rates.name,
                     " has no products in fp8: GPUs of compute capability 8.9 and later have; remove it");
   TrainingFacts facts{.ranks = world.all(), .node_ranks = planned_node_ranks(world.all(), node_ranks), .free_bytes = gpu,

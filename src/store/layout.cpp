@@ -32,15 +32,15 @@ int64_t matrix_of(const Unit& unit, const Parameter& parameter) {
 
 // Numbers the matrices of a section, each of which has a scale.
 void number_matrices(const Unit& unit, ParameterStore::Section& section) {
-  std::map<int64_t, int64_t> places;
+  std::map<int64_t, int64_t> numbers;
   for (ParameterStore::Section::Piece& piece : section.pieces)
-    piece.matrix = places.try_emplace(matrix_of(unit, *piece.parameter), static_cast<int64_t>(places.size())).first->second;
-  section.matrices = static_cast<int64_t>(places.size());
+    piece.matrix = numbers.try_emplace(matrix_of(unit, *piece.parameter), static_cast<int64_t>(numbers.size())).first->second;
+  section.matrices = static_cast<int64_t>(numbers.size());
 }
 
 bool alike(const std::vector<StateSpec>& a, const std::vector<StateSpec>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const StateSpec& x, const StateSpec& y) {
-    return x.name == y.name && x.format == y.format && x.initial == y.initial && x.place == y.place;
+    return x.name == y.name && x.format == y.format && x.initial == y.initial && x.space == y.space;
   });
 }
 

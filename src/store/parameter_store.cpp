@@ -22,7 +22,7 @@ class ParameterStore::Pools {
     Owner owner;
     std::string name;
     DType dtype;
-    Place place = Place::device;
+    MemorySpace space = MemorySpace::device;
     Readers readers = Readers::own_rank;
     bool operator==(const Kind&) const = default;
   };
@@ -44,11 +44,11 @@ class ParameterStore::Pools {
   /// Allocates the buffers and sets all targets; returns the targets.
   std::vector<Tensor*> declare(Arena& arena) {
     for (Pool& pool : pools_)
-      pool.tensor = arena.persistent(pool.kind.owner, pool.kind.name, pool.kind.dtype, {pool.elements}, pool.kind.place,
+      pool.tensor = arena.persistent(pool.kind.owner, pool.kind.name, pool.kind.dtype, {pool.elements}, pool.kind.space,
                                      pool.kind.readers);
     std::vector<Tensor*> targets;
-    for (const auto& [target, place, elements] : requests_) {
-      *target = pools_[place.first].tensor.part(place.second, {elements});
+    for (const auto& [target, range, elements] : requests_) {
+      *target = pools_[range.first].tensor.part(range.second, {elements});
       targets.push_back(target);
     }
     return targets;
@@ -68,7 +68,7 @@ class ParameterStore::Pools {
   };
   struct Request {
     Tensor* target;
-    std::pair<size_t, int64_t> place;      // index of the pool, first element in it
+    std::pair<size_t, int64_t> range;      // index of the pool, first element in it
     int64_t elements;
   };
   std::vector<Pool> pools_;
@@ -86,7 +86,7 @@ ParameterStore::ParameterStore(StoreContext context) : context_(std::move(contex
       if (unit->trainable == trained) request_weights(pools, *unit);
   for (const Unit* unit : context_.units)
     if (unit->trainable && context_.types.master)
-      pools.add(of(*unit).master, {Owner::parameters, "master weights", DType::f32, master_place()},
+      pools.add(of(*unit).master, {Owner::parameters, "master weights", DType::f32, master_space()},
                 of(*unit).shard.count);
   const Pools::Kind gradients{.owner = Owner::gradients, .name = "gradients", .dtype = context_.types.gradient,
                               .readers = context_.readers_of_gradients()};
@@ -144,7 +144,7 @@ void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
       pools.add(section.mine.planes[i],
                 {Owner::parameters,
                  compute ? "parameters" : concat("parameters as ", section.format->name(), ": ", planes[i].name),
-                 planes[i].dtype, weights_place(), context_.readers_of_weights()},
+                 planes[i].dtype, weights_space(), context_.readers_of_weights()},
                 blocks * planes[i].per_block);
     if (section.matrices > 0)
       pools.add(section.scales, {Owner::parameters, concat("parameters as ", section.format->name(), ": scales"), DType::f32},
@@ -174,7 +174,7 @@ void for_each_plane(const std::vector<StateSpec>& specs, int64_t count, Body bod
 // Ranks may have different ranges. Each reserves memory for the rank that needs most, so that all arenas are equal.
 void ParameterStore::request_states(Pools& pools, const Unit& unit, int64_t& squares) {
   Held& held = of(unit);
-  using Kind = std::tuple<std::string, DType, Place>;
+  using Kind = std::tuple<std::string, DType, MemorySpace>;
   std::map<Kind, int64_t> room;
   int64_t max_squares = 0;
   for (int64_t index = 0; index < context_.shards; ++index) {
@@ -185,7 +185,7 @@ void ParameterStore::request_states(Pools& pools, const Unit& unit, int64_t& squ
     for (const SpecRange& range : spec_ranges(context_, unit, shard)) {
       for_each_plane(range.specs, range.count,
                      [&](size_t i, size_t, const std::string& name, const Format::Plane& plane, int64_t elements) {
-                       needed[{name, plane.dtype, range.specs[i].place}] += Pools::aligned(elements);
+                       needed[{name, plane.dtype, range.specs[i].space}] += Pools::aligned(elements);
                      });
       sums += squares_count(range.count);
     }
@@ -199,9 +199,9 @@ void ParameterStore::request_states(Pools& pools, const Unit& unit, int64_t& squ
     at += squares_count(range.count);
     for_each_plane(range.specs, range.count,
                    [&](size_t i, size_t p, const std::string& name, const Format::Plane& plane, int64_t elements) {
-                     const Place place = range.specs[i].place;
-                     pools.add(range.states[i].planes[p], {Owner::optimizer, name, plane.dtype, place}, elements);
-                     room[{name, plane.dtype, place}] -= Pools::aligned(elements);
+                     const MemorySpace space = range.specs[i].space;
+                     pools.add(range.states[i].planes[p], {Owner::optimizer, name, plane.dtype, space}, elements);
+                     room[{name, plane.dtype, space}] -= Pools::aligned(elements);
                    });
   }
   for (const auto& [kind, left] : room)
@@ -356,21 +356,21 @@ ParameterStore::UpdateTraffic ParameterStore::update_traffic(const Unit& unit) c
   const Held& held = of(unit);
   UpdateTraffic traffic;
   if (!unit.trainable) return traffic;
-  const auto reads = [&](int64_t bytes, Place place) {
-    (place == Place::device ? traffic.device : traffic.host_read) += bytes;
+  const auto reads = [&](int64_t bytes, MemorySpace space) {
+    (space == MemorySpace::device ? traffic.device : traffic.host_read) += bytes;
   };
-  const auto writes = [&](int64_t bytes, Place place) {
-    (place == Place::device ? traffic.device : traffic.host_written) += bytes;
+  const auto writes = [&](int64_t bytes, MemorySpace space) {
+    (space == MemorySpace::device ? traffic.device : traffic.host_written) += bytes;
   };
-  const auto changes = [&](int64_t bytes, Place place) { reads(bytes, place), writes(bytes, place); };
+  const auto changes = [&](int64_t bytes, MemorySpace space) { reads(bytes, space), writes(bytes, space); };
   traffic.device += held.shard.count * dtype_size(context_.types.gradient);
-  if (held.master) changes(held.master.bytes(), master_place());
+  if (held.master) changes(held.master.bytes(), master_space());
   // With masters, the update writes the weights and does not read them.
-  if (!held.master) reads(stored_bytes(unit), weights_place());
-  writes(stored_bytes(unit), weights_place());
+  if (!held.master) reads(stored_bytes(unit), weights_space());
+  writes(stored_bytes(unit), weights_space());
   for (const Range& range : held.ranges)
     for (size_t i = 0; i < range.states.size(); ++i)
-      changes(range.states[i].bytes(), range.specs[i].place);
+      changes(range.states[i].bytes(), range.specs[i].space);
   return traffic;
 }
 
@@ -401,11 +401,11 @@ void ParameterStore::update_part(const Unit& unit, const Range& range, int64_t f
   operands.unit = unit.index;
   operands.first = held.shard.first + range.first + first;
   const Tensor& values = held.master ? operands.master : operands.param;
-  if ((held.master ? master_place() : weights_place()) == Place::host) operands.link_bytes += dtype_size(values.dtype);
+  if ((held.master ? master_space() : weights_space()) == MemorySpace::host) operands.link_bytes += dtype_size(values.dtype);
   int64_t staged = 0;
   for (size_t i = 0; i < range.states.size(); ++i) {
     Stored mine = range.states[i].part(first, count);
-    if (mine.plain() && range.specs[i].place == Place::host) operands.link_bytes += dtype_size(mine.tensor().dtype);
+    if (mine.plain() && range.specs[i].space == MemorySpace::host) operands.link_bytes += dtype_size(mine.tensor().dtype);
     if (range.decoded && !mine.plain()) {
       const Tensor decoded = staging_.part(staged++ * kDecodedElements, {count});
       mine.decode(*context_.ops, decoded, stream);

@@ -153,7 +153,7 @@ void Sharded::move(const Unit& unit) {
   }
   for (size_t s = 0; s < entry.sections.size(); ++s)
     for (size_t p = 0; p < entry.sections[s].planes.size(); ++p)
-      gather_shards(store_.sections(unit)[s].mine.planes[p], store_.weights_place(), entry.sections[s].planes[p], link,
+      gather_shards(store_.sections(unit)[s].mine.planes[p], store_.weights_space(), entry.sections[s].planes[p], link,
                     stream);
   follow();
   if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, bytes, stamps);
@@ -183,7 +183,7 @@ void Sharded::warm_up(const Tensor& gathered, const Tensor& summed) {
     for (const ParameterStore::Section& section : store_.sections(*unit))
       for (const Tensor& plane : section.mine.planes)
         if (sizes.insert({plane.numel(), plane.dtype, false}).second)
-          gather_shards(plane, store_.weights_place(),
+          gather_shards(plane, store_.weights_space(),
                         start_of(gathered, *unit, plane.dtype, plane.numel() * store_.shards()), stream, stream);
     const Shard& range = store_.shard(*unit);
     const DType type = store_.types().gradient;

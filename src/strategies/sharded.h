@@ -78,7 +78,7 @@ class Sharded : public Strategy {
   void retire_oldest();
   void reduce(const Unit& unit);
   void reduce_over_groups(const Unit& unit);
-  bool from_host() const { return store_.weights_place() == Place::host; }
+  bool from_host() const { return store_.weights_space() == MemorySpace::host; }
   /// Returns true if units are not sharded: this rank has all of each unit.
   bool whole() const { return store_.shards() == 1; }
   /// Returns true if gathers are copies by the device's copy engines instead of collectives.

@@ -80,9 +80,9 @@ int64_t Strategy::gather_scratch_bytes(const Unit& unit) const {
   return store_.flat(unit) || store_.shards() == 1 ? 0 : store_.gathered_bytes(unit);
 }
 
-void Strategy::gather_shards(const Tensor& mine, Place place, const Tensor& whole, Stream link, Stream stream) {
+void Strategy::gather_shards(const Tensor& mine, MemorySpace space, const Tensor& whole, Stream link, Stream stream) {
   Comm& shard = *context_.groups.shard;
-  if (place == Place::device) return shard.all_gather(mine, whole, stream);
+  if (space == MemorySpace::device) return shard.all_gather(mine, whole, stream);
   Device& device = *context_.device;
   const Tensor own = whole.part(context_.groups.shard->rank() * mine.numel(), {mine.numel()});
   device.copy(own.data, mine.data, mine.bytes(), link);
@@ -104,10 +104,10 @@ Tensor Strategy::zero_gradient(const Unit& unit, const Tensor& zeros) {
 void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor& scratch, Stream stream) {
   const bool masters = static_cast<bool>(store_.masters(unit));
   const Tensor mine = masters ? store_.masters(unit) : store_.flat(unit) ? store_.weights(unit) : Tensor{};
-  const Place place = masters ? store_.master_place() : store_.weights_place();
+  const MemorySpace space = masters ? store_.master_space() : store_.weights_space();
   BLIPFT_CHECK(full.numel() == store_.shard(unit).padded && full.dtype == store_.weight_dtype(unit),
                "gather_weights of ", unit.name(), ": ", full.shape.str());
-  if (mine && store_.shards() > 1) return gather_shards(mine, place, full, stream, stream);
+  if (mine && store_.shards() > 1) return gather_shards(mine, space, full, stream, stream);
   if (mine) return context_.device->copy(full.data, mine.data, mine.bytes(), stream);
   std::vector<Stored> gathered;
   int64_t at = 0;
@@ -119,7 +119,7 @@ void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor
         const Tensor shard = plane;
         plane = {static_cast<char*>(scratch.data) + at, shard.dtype, {shard.numel() * store_.shards()}};
         at += plane.bytes();
-        gather_shards(shard, place, plane, stream, stream);
+        gather_shards(shard, space, plane, stream, stream);
       }
     }
     gathered.push_back(std::move(whole));

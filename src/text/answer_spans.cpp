@@ -64,8 +64,8 @@ std::pair<size_t, size_t> agreement(std::string_view prompt, std::string_view te
 class Answers {
  public:
   Answers(const Json& messages, const std::string& whole, const std::string& eos, const RenderMessages& render,
-          const std::string& place)
-      : messages_(messages), eos_(eos), render_(render), place_(place) {
+          const std::string& location)
+      : messages_(messages), eos_(eos), render_(render), location_(location) {
     while (whole.find(mark_) != nowhere && mark_.back() != '\xBF') ++mark_.back();
     for (const bool marks_calls : {true, false}) {
       mark_strings(marks_calls);
@@ -180,7 +180,7 @@ class Answers {
 
   Text prefix(size_t count, bool generation_prompt) {
     prefix_messages_ += count;
-    BLIPFT_USER_CHECK(prefix_messages_ <= max_prefix_messages, place_, ": message ", count, ": found ",
+    BLIPFT_USER_CHECK(prefix_messages_ <= max_prefix_messages, location_, ": message ", count, ": found ",
                       messages_.size(), " messages, of which the chat template ends each in another way, expected at ",
                       "most 1000 such messages. Set data.train_on: last, or data.chat_template to a template with ",
                       "{% generation %} around what answers say.");
@@ -294,7 +294,7 @@ class Answers {
       const Text turn = prefix(i + 1, false);
       const std::string_view behind = std::string_view(turn.text).substr(answer_begin(i, turn, before, prompt));
       BLIPFT_USER_CHECK(
-          strings_.empty() || prints_strings(), place_, ": message ", i + 1,
+          strings_.empty() || prints_strings(), location_, ": message ", i + 1,
           ": found an answer whose content the chat template does not print. It may expect a list of parts, as "
           "[{\"type\": \"text\", \"text\": ...}]: write the content so.");
       std::string_view said = ended(i, behind, prompt);
@@ -342,7 +342,7 @@ class Answers {
 
   [[noreturn]] void refuse(size_t i, const char* why) const {
     throw UserError(concat(
-        place_, ": message ", i + 1, ": found an answer that cannot be distinguished in the conversation's text: ", why,
+        location_, ": message ", i + 1, ": found an answer that cannot be distinguished in the conversation's text: ", why,
         i + 1 == messages_.size()
             ? ". Set data.chat_template to a template with {% generation %} around what answers say."
             : ". Set data.train_on: last, or data.chat_template to a template with {% generation %} around what "
@@ -353,7 +353,7 @@ class Answers {
   Json marked_;
   const std::string& eos_;
   const RenderMessages& render_;
-  const std::string& place_;
+  const std::string& location_;
   std::string mark_ = "\U0001D300";       ///< on both sides of a string's number: a sign that Python prints as it is
   std::vector<String> strings_;           ///< of all messages
   std::vector<size_t> first_string_;      ///< of each message, and behind the last one
@@ -366,8 +366,8 @@ class Answers {
 
 std::vector<std::pair<size_t, size_t>> answer_spans(const Json& messages, const std::string& whole,
                                                     const std::vector<size_t>& trains, const std::string& eos_token,
-                                                    const RenderMessages& render, const std::string& place) {
-  return Answers(messages, whole, eos_token, render, place).spans(trains);
+                                                    const RenderMessages& render, const std::string& location) {
+  return Answers(messages, whole, eos_token, render, location).spans(trains);
 }
 
 }  // namespace blipft

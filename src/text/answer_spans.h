@@ -21,9 +21,9 @@ using RenderMessages =
 ///
 /// The time is linear in the length of the conversation: prompts and ends are rendered until the same has come eight
 /// times, and for the last answer. If they differ from answer to answer, each is rendered, in quadratic time, up to a
-/// limit. Throws UserError naming `place` for an answer that cannot be located.
+/// limit. Throws UserError naming `location` for an answer that cannot be located.
 std::vector<std::pair<size_t, size_t>> answer_spans(const nlohmann::ordered_json& messages, const std::string& whole,
                                                     const std::vector<size_t>& trains, const std::string& eos_token,
-                                                    const RenderMessages& render, const std::string& place);
+                                                    const RenderMessages& render, const std::string& location);
 
 }  // namespace blipft

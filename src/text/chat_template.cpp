@@ -21,10 +21,10 @@ std::tm day_of(const std::string& date) {
 
 class Rendering {
  public:
-  Rendering(const Conversation& conversation, const TextSettings& settings, const std::string& place)
+  Rendering(const Conversation& conversation, const TextSettings& settings, const std::string& location)
       : settings_(settings),
-        place_(place),
-        chat_(*template_of(conversation, settings, place)),
+        location_(location),
+        chat_(*template_of(conversation, settings, location)),
         messages_(chat_messages(conversation.messages)) {
     variables_["tools"] = conversation.tools;
     variables_["documents"] = nullptr;
@@ -41,7 +41,7 @@ class Rendering {
     };
     const auto eos = settings_.special_tokens.find("eos_token");
     return answer_spans(messages_, whole.text, trains, eos == settings_.special_tokens.end() ? "" : eos->second, render,
-                        place_);
+                        location_);
   }
 
  private:
@@ -59,19 +59,19 @@ class Rendering {
     } catch (const UserError& error) {
       // Templates differ about messages of calls alone: some want no content, others an empty one.
       if (!std::exchange(fills_contents_, true)) return text(messages, count, generation_prompt);
-      throw UserError(concat(place_, ": the chat template refuses the conversation: ", error.what()));
+      throw UserError(concat(location_, ": the chat template refuses the conversation: ", error.what()));
     }
   }
 
   static const ChatTemplate* template_of(const Conversation& conversation, const TextSettings& settings,
-                                         const std::string& place) {
+                                         const std::string& location) {
     const bool of_tools = settings.tool_template && !conversation.tools.is_null();
     const ChatTemplate* const chat = (of_tools ? settings.tool_template : settings.chat_template).get();
     if (chat) return chat;
     std::string names;
     for (const std::string& name : chat_format_names()) names += name + ", ";
     throw UserError(
-        concat(place,
+        concat(location,
                ": found a conversation, and the model's folder has no chat template (chat_template.jinja, or "
                "chat_template in tokenizer_config.json). Set data.chat_template to one of ",
                names, "or to the path of a .jinja file."));
@@ -84,7 +84,7 @@ class Rendering {
     for (size_t i = 0; i < messages_.size(); ++i)
       if (messages_[i]["role"] == "assistant") answers.push_back(i);
     if (trains == answers) return whole.spans;
-    BLIPFT_USER_CHECK(whole.spans.size() == answers.size(), place_, ": found ", whole.spans.size(),
+    BLIPFT_USER_CHECK(whole.spans.size() == answers.size(), location_, ": found ", whole.spans.size(),
                       " {% generation %} blocks for ", counted(static_cast<int64_t>(answers.size()), "answer"),
                       ", so that single answers cannot be left out. Set "
                       "data.train_on: all and remove the weights, or choose another data.chat_template.");
@@ -95,7 +95,7 @@ class Rendering {
   }
 
   const TextSettings& settings_;
-  const std::string& place_;
+  const std::string& location_;
   const ChatTemplate& chat_;
   const Json messages_;
   Json variables_ = Json::object();
@@ -115,12 +115,12 @@ std::string content_text(const Json& message) {
 }
 
 std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
-                                     const std::string& place) {
+                                     const std::string& location) {
   std::vector<size_t> trains;
   for (size_t i = 0; i < conversation.messages.size(); ++i)
     if (conversation.trains[i] && conversation.messages[i]["role"] == "assistant") trains.push_back(i);
   if (settings.train_on == TrainOn::last && trains.size() > 1) trains.erase(trains.begin(), trains.end() - 1);
-  Rendering rendering(conversation, settings, place);
+  Rendering rendering(conversation, settings, location);
   const ChatTemplate::Text whole = rendering.text(false);
   std::vector<TextSegment> segments;
   const auto add = [&](size_t begin, size_t end, bool trained) {
@@ -152,8 +152,8 @@ std::string end_of_answers(const TextSettings& settings) {
   }
 }
 
-std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& place) {
-  return Rendering(conversation, settings, place).text(true).text;
+std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& location) {
+  return Rendering(conversation, settings, location).text(true).text;
 }
 
 }  // namespace blipft

@@ -28,16 +28,16 @@ void set_chat_template(const TextKeys& keys, const std::string& model_folder, Te
 /// Renders a conversation as one text, in segments (Sample::whole). If the template has {% generation %} blocks, their
 /// contents are trained on. Otherwise the trained part of an answer is the text that the model would have to generate
 /// after the prompt of the preceding messages, with the token that ends the turn. A template may rewrite an answer when
-/// other messages follow it; then the trained part is what the template keeps. Throws UserError naming `place` (file
+/// other messages follow it; then the trained part is what the template keeps. Throws UserError naming `location` (file
 /// and line) if the template refuses the messages, or if an answer does not follow its prompt in the rendered text.
 std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
-                                     const std::string& place);
+                                     const std::string& location);
 
 /// Returns the text of a message's content, also if it is a list of parts.
 std::string content_text(const nlohmann::ordered_json& message);
 
 /// Returns the text before an answer: that of apply_chat_template() with add_generation_prompt.
-std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& place);
+std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& location);
 
 /// The text that ends each answer, as "<|im_end|>"; empty: only white space does, or the template refuses plain answers.
 std::string end_of_answers(const TextSettings& settings);

@@ -42,9 +42,9 @@ CodePointSet all_that(const Holds& holds) {
 std::optional<CodePointSet> pcre2_property(const std::string& name) {
   const std::string pattern = "\\p{" + name + "}++";
   int error = 0;
-  size_t place = 0;
+  size_t offset = 0;
   const std::unique_ptr<pcre2_code, void (*)(pcre2_code*)> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error, &place, nullptr),
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error, &offset, nullptr),
       pcre2_code_free);
   if (!code) return std::nullopt;
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);

@@ -136,8 +136,8 @@ Value Evaluator::call(const Value& callee, const Arguments& arguments) {
   const Value& self = callee.items().front();
   if (self.is(Kind::undefined)) return call_global(callee.text(), arguments);
   if (self.is(Kind::loop)) {
-    if (arguments.by_place.empty()) fail("no items for cycling given");
-    return arguments.by_place[self.box->at % arguments.by_place.size()];
+    if (arguments.positional.empty()) fail("no items for cycling given");
+    return arguments.positional[self.box->at % arguments.positional.size()];
   }
   return run_method(*this, callee.text(), self, arguments);
 }
@@ -302,9 +302,9 @@ Arguments Evaluator::arguments(const Node& node) {
   for (size_t i = 0; i < node.names.size(); ++i) {
     const Value value = eval(*node.parts[i + 1]);
     if (node.names[i].empty()) {
-      arguments.by_place.push_back(value);
+      arguments.positional.push_back(value);
     } else if (node.names[i] == "*") {
-      for (Value& one : iterate(value)) arguments.by_place.push_back(std::move(one));
+      for (Value& one : iterate(value)) arguments.positional.push_back(std::move(one));
     } else if (node.names[i] == "**") {
       if (!value.is(Kind::dict)) fail("argument after ** must be a mapping, not ", type_name(value));
       for (size_t k = 0; k < value.keys().size(); ++k)
@@ -349,7 +349,7 @@ Value Evaluator::call_global(const std::string& name, const Arguments& given) {
     return list(Kind::list, std::move(items));
   }
   Items items(meter);
-  for (const Value& value : given.by_place) {
+  for (const Value& value : given.positional) {
     const bool dict = value.is(Kind::dict);
     for (size_t i = 0; dict && i < value.keys().size(); ++i) items.put(value.keys()[i], value.items()[i]);
     for (const Value& pair : dict ? std::vector<Value>() : iterate(value)) {

@@ -22,7 +22,7 @@ struct Scope {
 };
 
 struct Arguments {
-  std::vector<Value> by_place;
+  std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> by_name;
 };
 

@@ -40,16 +40,16 @@ bool is_true(const Value* value) { return value && value->truthy(); }
 Value selected(Evaluator& run, const std::string& name, const Value& input, const Arguments& given) {
   const bool by_attribute = name.ends_with("attr"), wanted = name.starts_with("select");
   const size_t test = by_attribute ? 1 : 0;
-  if (given.by_place.size() < test) fail(name, " needs the name of an attribute");
+  if (given.positional.size() < test) fail(name, " needs the name of an attribute");
   Arguments rest;
-  for (size_t i = test + 1; i < given.by_place.size(); ++i) rest.by_place.push_back(given.by_place[i]);
+  for (size_t i = test + 1; i < given.positional.size(); ++i) rest.positional.push_back(given.positional[i]);
   rest.by_name = given.by_name;
   List chosen;
   for (const Value& item : input.truthy() ? run.iterate(input) : List()) {
     run.meter.spend(step_cost);
-    const Value value = by_attribute ? at_path(run, item, given.by_place[0]) : item;
+    const Value value = by_attribute ? at_path(run, item, given.positional[0]) : item;
     const bool holds =
-        given.by_place.size() > test ? run_test(run, run.to_text(given.by_place[test]), value, rest) : value.truthy();
+        given.positional.size() > test ? run_test(run, run.to_text(given.positional[test]), value, rest) : value.truthy();
     if (holds == wanted) chosen.push_back(item);
   }
   return run.list(Kind::generator, std::move(chosen));
@@ -57,16 +57,16 @@ Value selected(Evaluator& run, const std::string& name, const Value& input, cons
 
 Value mapped(Evaluator& run, const std::string& name, const Value& input, const Arguments& given) {
   List out;
-  const bool by_attribute = given.by_place.empty();
+  const bool by_attribute = given.positional.empty();
   Arguments rest;
-  for (size_t i = 1; i < given.by_place.size(); ++i) rest.by_place.push_back(given.by_place[i]);
+  for (size_t i = 1; i < given.positional.size(); ++i) rest.positional.push_back(given.positional[i]);
   if (!by_attribute) rest.by_name = given.by_name;
   const auto of_attribute =
       by_attribute ? bound(name, given, {"attribute", "default"}, 1) : std::vector<const Value*>();
   for (const Value& item : input.truthy() ? run.iterate(input) : List()) {
     run.meter.spend(step_cost);
     if (!by_attribute) {
-      out.push_back(run_filter(run, run.to_text(given.by_place[0]), item, rest));
+      out.push_back(run_filter(run, run.to_text(given.positional[0]), item, rest));
       continue;
     }
     Value value = at_path(run, item, *of_attribute[0]);
@@ -254,7 +254,7 @@ Value of_text(Evaluator& run, const std::string& name, const Value& input, const
     const std::string* const set = options[0] && options[0]->is_text() ? &options[0]->text() : nullptr;
     out = stripped(text, true, true, set);
   } else if (name == "format") {
-    out = percent_format(run, text, given.by_place);
+    out = percent_format(run, text, given.positional);
   } else {
     (void)bound(name, given, {});
     out = name == "upper"                                    ? upper_case(text)
@@ -360,8 +360,8 @@ bool kind_test(const std::string& name, const Value& value, bool& known) {
 std::vector<const Value*> bound(std::string_view function, const Arguments& arguments,
                                 std::initializer_list<std::string_view> names, size_t needed) {
   std::vector<const Value*> values(names.size());
-  if (arguments.by_place.size() > names.size()) fail(function, " takes at most ", names.size(), " argument(s)");
-  for (size_t i = 0; i < arguments.by_place.size(); ++i) values[i] = &arguments.by_place[i];
+  if (arguments.positional.size() > names.size()) fail(function, " takes at most ", names.size(), " argument(s)");
+  for (size_t i = 0; i < arguments.positional.size(); ++i) values[i] = &arguments.positional[i];
   for (const auto& [name, value] : arguments.by_name) {
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end()) fail(function, " takes no argument '", brief(name), "'");

@@ -111,10 +111,10 @@ std::string brace_format(Evaluator& run, const std::string& format, const Argume
       const std::string name = field.substr(0, colon), spec = colon < field.size() ? field.substr(colon + 1) : "";
       const bool number =
           std::all_of(name.begin(), name.end(), [](char digit) { return digit >= '0' && digit <= '9'; });
-      const size_t place = name.empty()                ? automatic++
+      const size_t index = name.empty()                ? automatic++
                            : number && name.size() < 6 ? std::stoul(name)
-                                                       : given.by_place.size();
-      const Value* value = place < given.by_place.size() ? &given.by_place[place] : nullptr;
+                                                       : given.positional.size();
+      const Value* value = index < given.positional.size() ? &given.positional[index] : nullptr;
       for (const auto& [key, named] : given.by_name)
         if (key == name) value = &named;
       if (!value) fail("str.format() has no argument for {", brief(field), "}");

@@ -168,15 +168,15 @@ Value Evaluator::call_macro(const Value& callee, const Arguments& arguments) {
   for (size_t i = 0; i < node.names.size(); ++i) {
     const std::string& name = node.names[i];
     Value value = Value::undefined(concat("parameter '", name, "' was not provided"));
-    bool given = i < arguments.by_place.size();
-    if (given) value = arguments.by_place[i];
+    bool given = i < arguments.positional.size();
+    if (given) value = arguments.positional[i];
     for (size_t k = 0; k < arguments.by_name.size() && !given; ++k)
       if (arguments.by_name[k].first == name) value = arguments.by_name[k].second, given = used[k] = true;
     if (!given && i >= first_default) value = eval(*node.parts[1 + i - first_default]);
     scope_->names[name] = value;
   }
   std::vector<Value> rest, keys, values;
-  for (size_t i = node.names.size(); i < arguments.by_place.size(); ++i) rest.push_back(arguments.by_place[i]);
+  for (size_t i = node.names.size(); i < arguments.positional.size(); ++i) rest.push_back(arguments.positional[i]);
   if (!rest.empty() && !node.takes_varargs)
     fail("macro '", node.text, "' takes not more than ", node.names.size(), " argument(s)");
   for (size_t k = 0; k < used.size(); ++k) {

@@ -43,14 +43,14 @@ struct Matcher {
 }  // namespace
 
 struct Pattern::Compiled {
-  std::string place, expression;
+  std::string location, expression;
   std::vector<uint8_t> byte_of;
   std::unique_ptr<pcre2_code, Freed<pcre2_code_free>> code;
   decltype(&pcre2_match) match = nullptr;
 };
 
-Pattern::Pattern(const std::string& expression, std::string place) {
-  TranslatedPattern translated = translate_pattern(expression, place);
+Pattern::Pattern(const std::string& expression, std::string location) {
+  TranslatedPattern translated = translate_pattern(expression, location);
   int error = 0;
   size_t at = 0;
   auto compiled = std::make_unique<Compiled>();
@@ -62,13 +62,13 @@ Pattern::Pattern(const std::string& expression, std::string place) {
   if (!compiled->code) {
     PCRE2_UCHAR message[256];
     pcre2_get_error_message(error, message, sizeof(message));
-    throw UserError(concat(place, ": found the pattern \"", brief(expression, 200), "\", which PCRE2 does not compile (",
+    throw UserError(concat(location, ": found the pattern \"", brief(expression, 200), "\", which PCRE2 does not compile (",
                            reinterpret_cast<const char*>(message),
                            "), expected one within its limits. Use a tokenizer with another pattern."));
   }
   // Matching works without JIT compilation, too, but is slower.
   compiled->match = pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE) == 0 ? pcre2_jit_match : pcre2_match;
-  compiled->place = std::move(place);
+  compiled->location = std::move(location);
   compiled->expression = expression;
   compiled->byte_of = std::move(translated.byte_of);
   compiled_ = std::move(compiled);
@@ -88,12 +88,12 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
   }
   std::vector<std::pair<size_t, size_t>> found;
   const bool ascii = count == text.size();
-  size_t place = 0, character = 0;  // a byte of the text, and the character that begins there
+  size_t position = 0, character = 0;  // a byte of the text, and the character that begins there
   const auto byte_at = [&](size_t wanted) {
     if (ascii) return wanted;
     for (; character < wanted; ++character)
-      for (++place; place < text.size() && (text[place] & 0xC0) == 0x80;) ++place;
-    return place;
+      for (++position; position < text.size() && (text[position] & 0xC0) == 0x80;) ++position;
+    return position;
   };
   const size_t* const match = pcre2_get_ovector_pointer(matcher.data.get());
   const size_t limit = std::min<size_t>(max_steps + count * max_steps_per_character, UINT32_MAX);
@@ -107,7 +107,7 @@ std::vector<std::pair<size_t, size_t>> Pattern::matches(std::string_view text) c
     int result = search(*compiled_->match, 0);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = search(pcre2_match, PCRE2_NO_JIT);
     if (result == PCRE2_ERROR_NOMATCH) break;
-    BLIPFT_USER_CHECK(result > 0, compiled_->place, ": found a text of ", text.size(), " bytes in which the pattern \"",
+    BLIPFT_USER_CHECK(result > 0, compiled_->location, ": found a text of ", text.size(), " bytes in which the pattern \"",
                       brief(compiled_->expression, 200), "\" takes too many steps from byte ", byte_at(from),
                       " on (PCRE2's error ", result, "), expected at most ", limit,
                       ". Use a tokenizer with another pattern.");

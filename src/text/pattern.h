@@ -13,9 +13,9 @@ namespace blipft {
 /// A pattern in Oniguruma's syntax. Thread-safe.
 class Pattern {
  public:
-  /// `place` (file and key) begins messages. Throws UserError if the pattern is not supported (see
+  /// `location` (file and key) begins messages. Throws UserError if the pattern is not supported (see
   /// pattern_translator.h).
-  Pattern(const std::string& expression, std::string place);
+  Pattern(const std::string& expression, std::string location);
   ~Pattern();
 
   /// Returns [begin, end) in bytes of each successive match in well-formed UTF-8, as Oniguruma's search finds them.

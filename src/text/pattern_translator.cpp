@@ -22,7 +22,7 @@ constexpr char set_mark = '\x01';  // marks a set in a translation: the mark, it
 
 class Translator {
  public:
-  Translator(const std::string& expression, const std::string& place) : place_(place), quoted_(expression) {
+  Translator(const std::string& expression, const std::string& location) : location_(location), quoted_(expression) {
     for (size_t at = 0; at < expression.size();) text_ += unicode::next_code_point(expression, at);
     if (expression.size() > max_pattern_bytes)
       refuse(concat(expression.size(), " bytes, more than ", max_pattern_bytes, ","));
@@ -49,7 +49,7 @@ class Translator {
   };
 
   [[noreturn]] void refuse(const std::string& found) const {
-    throw UserError(concat(place_, ": found ", found, " near character ", at_, " of the pattern \"",
+    throw UserError(concat(location_, ": found ", found, " near character ", at_, " of the pattern \"",
                            brief(quoted_, 200),
                            "\", expected a construct that docs/models.md lists. Use a tokenizer with such a pattern."));
   }
@@ -340,22 +340,22 @@ class Translator {
   /// Assigns a byte to each class of code points that are in the same sets.
   TranslatedPattern with_bytes(const std::string& text) const {
     std::vector<const CodePointSet*> sets(sets_.size());
-    std::vector<uint32_t> places{0, unicode::code_points};
+    std::vector<uint32_t> bounds{0, unicode::code_points};
     for (const auto& [members, index] : sets_) {
       sets[index] = &members;
-      places.insert(places.end(), members.begin(), members.end());
+      bounds.insert(bounds.end(), members.begin(), members.end());
     }
-    std::sort(places.begin(), places.end());
-    places.erase(std::unique(places.begin(), places.end()), places.end());
+    std::sort(bounds.begin(), bounds.end());
+    bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
     TranslatedPattern out;
     out.byte_of.resize(unicode::code_points);
     std::map<std::vector<bool>, uint8_t> bytes;
-    for (size_t i = 0; i + 1 < places.size(); ++i) {
+    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
       std::vector<bool> in(sets.size());
-      for (size_t s = 0; s < sets.size(); ++s) in[s] = has(*sets[s], places[i]);
+      for (size_t s = 0; s < sets.size(); ++s) in[s] = has(*sets[s], bounds[i]);
       const uint8_t byte = bytes.emplace(in, static_cast<uint8_t>(bytes.size())).first->second;
       if (bytes.size() > max_kinds) refuse(concat("more than ", max_kinds, " kinds of characters"));
-      std::fill(out.byte_of.begin() + places[i], out.byte_of.begin() + places[i + 1], byte);
+      std::fill(out.byte_of.begin() + bounds[i], out.byte_of.begin() + bounds[i + 1], byte);
     }
     std::vector<std::string> classes(sets.size());
     constexpr char hex[] = "0123456789abcdef";
@@ -375,7 +375,7 @@ class Translator {
     return out;
   }
 
-  const std::string& place_;
+  const std::string& location_;
   const std::string& quoted_;
   std::u32string text_;
   size_t at_ = 0;
@@ -386,8 +386,8 @@ class Translator {
 
 }  // namespace
 
-TranslatedPattern translate_pattern(const std::string& expression, const std::string& place) {
-  return Translator(expression, place).translated();
+TranslatedPattern translate_pattern(const std::string& expression, const std::string& location) {
+  return Translator(expression, location).translated();
 }
 
 }  // namespace blipft

@@ -18,8 +18,8 @@ struct TranslatedPattern {
   std::vector<uint8_t> byte_of;  ///< [code points]: the byte of each code point's class
 };
 
-/// `expression`: well-formed UTF-8, in Oniguruma's default syntax (Ruby's, with a few other options). `place` (file
+/// `expression`: well-formed UTF-8, in Oniguruma's default syntax (Ruby's, with a few other options). `location` (file
 /// and key) begins the message of a UserError about what is not supported.
-TranslatedPattern translate_pattern(const std::string& expression, const std::string& place);
+TranslatedPattern translate_pattern(const std::string& expression, const std::string& location);
 
 }  // namespace blipft

@@ -61,10 +61,10 @@ void set_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, Text
     if (!token.empty()) settings.special_tokens[name] = token;
 }
 
-void check_date(const std::string& date, const KeyPlaces& places) {
+void check_date(const std::string& date, const KeyLocations& places) {
   std::tm day{};
   const char* const end = strptime(date.c_str(), "%Y-%m-%d", &day);
-  BLIPFT_USER_CHECK(end && !*end && date.size() == 10, place_of(places, "data.chat_date"), ": data.chat_date: found ",
+  BLIPFT_USER_CHECK(end && !*end && date.size() == 10, location_of(places, "data.chat_date"), ": data.chat_date: found ",
                     brief(date), ", expected a day as 2024-07-26");
 }
 
@@ -108,7 +108,7 @@ std::string end_token_warning(const TextSettings& settings, const Tokenizer& tok
                 "this model, or take a model that has this one.");
 }
 
-TextSettings text_settings(const TextKeys& keys, const KeyPlaces& places, const std::string& model_folder,
+TextSettings text_settings(const TextKeys& keys, const KeyLocations& places, const std::string& model_folder,
                            const Tokenizer& tokenizer) {
   check_date(keys.chat_date, places);
   TextSettings settings{keys, {}, {}, {}, {}};

@@ -83,22 +83,22 @@ class BpeTokenizer final : public FileTokenizer {
   };
 
   std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
-                                   TextPlaces& places) const override {
-    BLIPFT_USER_CHECK((!unigram_ && !word_piece_) || places.bytes.empty(), spec().file, ": model.type is ",
+                                   TextPositions& positions) const override {
+    BLIPFT_USER_CHECK((!unigram_ && !word_piece_) || positions.bytes.empty(), spec().file, ": model.type is ",
                       unigram_ ? "Unigram" : "WordPiece", ", which is for prompts and answers: conversations are not ",
                       "supported with it");
     const auto& infilling = spec().infilling;
     const size_t mark = infilling ? text.find(infilling->mark) : std::string::npos;
-    if (mark == std::string::npos) return encode_all(text, options, places);
+    if (mark == std::string::npos) return encode_all(text, options, positions);
     const size_t behind = mark + infilling->mark.size();
     BLIPFT_USER_CHECK(text.find(infilling->mark, behind) == std::string::npos, spec().file, ": a text has ",
                       infilling->mark, " more than once, expected one place to fill; correct the text");
-    BLIPFT_USER_CHECK(places.bytes.empty(), spec().file, ": a conversation has ", infilling->mark,
+    BLIPFT_USER_CHECK(positions.bytes.empty(), spec().file, ": a conversation has ", infilling->mark,
                       ", which is for texts alone: take it out");
-    if (behind == text.size()) return encode_all(text.substr(0, mark), options, places);
+    if (behind == text.size()) return encode_all(text.substr(0, mark), options, positions);
     std::vector<int32_t> ids = {infilling->prefix_id};
     const auto add = [&](const std::string& part, int32_t id_behind) {
-      const std::vector<int32_t> more = encode_all(part, options, places);
+      const std::vector<int32_t> more = encode_all(part, options, positions);
       ids.insert(ids.end(), more.begin(), more.end());
       ids.push_back(id_behind);
     };
@@ -107,7 +107,7 @@ class BpeTokenizer final : public FileTokenizer {
     return ids;
   }
 
-  std::vector<int32_t> encode_all(const std::string& text, const EncodeOptions& options, TextPlaces& places) const {
+  std::vector<int32_t> encode_all(const std::string& text, const EncodeOptions& options, TextPositions& positions) const {
     std::vector<int32_t> ids;
     std::vector<TextPiece> pieces;
     raw_tokens_.split(text, options.split_special_tokens, pieces);
@@ -116,16 +116,16 @@ class BpeTokenizer final : public FileTokenizer {
       const size_t first_id = ids.size();
       if (piece.id >= 0) {
         ids.push_back(piece.id);
-        resolve(places, end, [&](size_t) { return first_id; });
+        resolve(positions, end, [&](size_t) { return first_id; });
         continue;
       }
       const std::string clean = normalized(piece.text);
       std::vector<Part> parts = encode_clean(clean, begin == 0, options, ids);
       const bool same = clean == piece.text;
       NormalizedPrefix prefix;
-      resolve(places, end, [&](size_t byte) {
-        const size_t place = byte - begin;
-        return index_at(parts, ids, clean, same ? place : normalized_size(piece.text, place, prefix));
+      resolve(positions, end, [&](size_t byte) {
+        const size_t position = byte - begin;
+        return index_at(parts, ids, clean, same ? position : normalized_size(piece.text, position, prefix));
       });
     }
     return ids;
@@ -151,20 +151,20 @@ class BpeTokenizer final : public FileTokenizer {
     return parts;
   }
 
-  /// Returns the index of the id that covers byte `place` of the normalized text.
+  /// Returns the index of the id that covers byte `position` of the normalized text.
   size_t index_at(std::vector<Part>& parts, const std::vector<int32_t>& ids, std::string_view clean,
-                  size_t place) const {
+                  size_t position) const {
     if (parts.empty()) return ids.size();
-    const auto behind = std::upper_bound(parts.begin() + 1, parts.end(), place,
+    const auto behind = std::upper_bound(parts.begin() + 1, parts.end(), position,
                                          [](size_t byte, const Part& one) { return byte < one.begin; });
     const auto at = static_cast<size_t>(behind - parts.begin()) - 1;
     Part& part = parts[at];
     if (part.piece.id >= 0) return part.first_id;
     const size_t end = at + 1 < parts.size() ? parts[at + 1].first_id : ids.size();
     const size_t own = end - part.first_id;
-    const size_t place_there = size_with_prefix(clean.substr(part.begin), place - part.begin, part);
+    const size_t position_there = size_with_prefix(clean.substr(part.begin), position - part.begin, part);
     if (part.ends.empty()) part.ends = ends_of(part.text);
-    const auto found = std::upper_bound(part.ends.begin(), part.ends.end(), place_there);
+    const auto found = std::upper_bound(part.ends.begin(), part.ends.end(), position_there);
     const auto index = static_cast<size_t>(found - part.ends.begin());
     return part.first_id + std::min(index, std::max<size_t>(own, 1) - 1);
   }
@@ -189,20 +189,20 @@ class BpeTokenizer final : public FileTokenizer {
 
   /// Returns the size of the normalized text before a position. Normalizing restarts at an ASCII character, which never
   /// combines with the character before it, so that many positions take linear time.
-  size_t normalized_size(std::string_view text, size_t place, NormalizedPrefix& known) const {
+  size_t normalized_size(std::string_view text, size_t position, NormalizedPrefix& known) const {
     const auto& steps = spec().normalizer;
     const auto joins = [](const NormalizerStep& step) {
       return step.kind == NormalizerStep::Kind::replace && (step.pattern || step.from.size() > 1);
     };
-    if (place < known.raw || std::any_of(steps.begin(), steps.end(), joins)) return normalized(text.substr(0, place)).size();
+    if (position < known.raw || std::any_of(steps.begin(), steps.end(), joins)) return normalized(text.substr(0, position)).size();
     const auto size_of = [&](size_t from, size_t to) {
       const size_t size = normalized(text.substr(from, to - from)).size();
       return size - (from > 0 && to > from ? normalized("a").size() - 1 : 0);  // without the prefix of a text
     };
-    size_t cut = place;
+    size_t cut = position;
     while (cut > known.raw && (cut == text.size() || static_cast<unsigned char>(text[cut]) >= 0x80)) --cut;
     known = {cut, known.size + size_of(known.raw, cut)};
-    return known.size + size_of(cut, place);
+    return known.size + size_of(cut, position);
   }
 
   /// Returns normalized text between added tokens with the prefix for splitting; `first`: it begins the text.
@@ -296,9 +296,9 @@ class BpeTokenizer final : public FileTokenizer {
 
 }  // namespace
 
-std::vector<int32_t> Tokenizer::encode_with_places(const std::string& text, TextPlaces& places) const {
-  places.ids.clear();
-  for (const size_t byte : places.bytes) places.ids.push_back(encode_plain(text.substr(0, byte)).size());
+std::vector<int32_t> Tokenizer::encode_with_positions(const std::string& text, TextPositions& positions) const {
+  positions.ids.clear();
+  for (const size_t byte : positions.bytes) positions.ids.push_back(encode_plain(text.substr(0, byte)).size());
   return encode_plain(text);
 }
 

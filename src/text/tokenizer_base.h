@@ -19,15 +19,15 @@ class FileTokenizer : public Tokenizer {
     for (const AddedToken& token : spec_.added) count(token.id), table_.add(token.id, token.content, token.special);
   }
   std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const final {
-    TextPlaces none;
+    TextPositions none;
     return encode_text(unicode::repair_utf8(text), by_files(options), none);
   }
-  std::vector<int32_t> encode_with_places(const std::string& text, TextPlaces& places) const final {
-    TextPlaces repaired;
-    repaired.bytes = repaired_places(text, places.bytes);
+  std::vector<int32_t> encode_with_positions(const std::string& text, TextPositions& positions) const final {
+    TextPositions repaired;
+    repaired.bytes = repaired_positions(text, positions.bytes);
     std::vector<int32_t> ids = encode_text(unicode::repair_utf8(text), by_files({}), repaired);
     repaired.ids.resize(repaired.bytes.size(), std::max<size_t>(ids.size(), 1) - 1);  // positions at the text's end
-    places.ids = std::move(repaired.ids);
+    positions.ids = std::move(repaired.ids);
     return ids;
   }
   std::unique_ptr<TextStream> text_stream(const DecodeOptions& options = {}) const final {
@@ -48,12 +48,12 @@ class FileTokenizer : public Tokenizer {
   TokenTable& table() { return table_; }
   /// Returns the ids of well-formed UTF-8, and sets places.ids for the positions before its end.
   virtual std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
-                                           TextPlaces& places) const = 0;
+                                           TextPositions& positions) const = 0;
   /// Appends the id indices of the positions before byte `end` of the text; index_of(byte): the index of a byte's id.
   template <class IndexOf>
-  static void resolve(TextPlaces& places, size_t end, const IndexOf& index_of) {
-    while (places.ids.size() < places.bytes.size() && places.bytes[places.ids.size()] < end)
-      places.ids.push_back(index_of(places.bytes[places.ids.size()]));
+  static void resolve(TextPositions& positions, size_t end, const IndexOf& index_of) {
+    while (positions.ids.size() < positions.bytes.size() && positions.bytes[positions.ids.size()] < end)
+      positions.ids.push_back(index_of(positions.bytes[positions.ids.size()]));
   }
   const TokenizerSpec& spec() const { return spec_; }
   BpeSpec take_model() { return std::move(spec_.bpe); }
@@ -61,9 +61,9 @@ class FileTokenizer : public Tokenizer {
  private:
   // Returns the positions of `bytes` of a text (ascending) in the repaired text, in time linear in the text. A text can
   // be repaired in parts that begin with the first byte of a character.
-  static std::vector<size_t> repaired_places(std::string_view text, const std::vector<size_t>& bytes) {
+  static std::vector<size_t> repaired_positions(std::string_view text, const std::vector<size_t>& bytes) {
     const auto continues = [&](size_t at) { return at < text.size() && (text[at] & 0xc0) == 0x80; };
-    std::vector<size_t> places;
+    std::vector<size_t> positions;
     size_t done = 0, size = 0;             // bytes of the text and of the repaired text
     for (const size_t byte : bytes) {
       size_t first = byte;                 // first byte of the character that contains the byte
@@ -73,9 +73,9 @@ class FileTokenizer : public Tokenizer {
       size_t end = byte + 1;
       while (continues(end)) ++end;
       const size_t width = unicode::repair_utf8(text.substr(first, end - first)).size();
-      places.push_back(size + std::min(byte - first, std::max<size_t>(width, 1) - 1));
+      positions.push_back(size + std::min(byte - first, std::max<size_t>(width, 1) - 1));
     }
-    return places;
+    return positions;
   }
   EncodeOptions by_files(EncodeOptions options) const {
     options.split_special_tokens |= spec_.split_special_tokens;

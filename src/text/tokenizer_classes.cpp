@@ -52,9 +52,9 @@ void put_parts_of_t5(const Json& config, Json& json) {
     if (pieces[i].is_array() && !pieces[i].empty() && pieces[i][0] == end) ids.push_back(i);
   for (const Json& token : member(json, "added_tokens"))
     if (ids.empty() && member(token, "content") == end) ids.push_back(member(token, "id"));
-  const Json place = {{"Sequence", Json::object()}}, last = {{"SpecialToken", {{"id", end}}}};
+  const Json sequence = {{"Sequence", Json::object()}}, last = {{"SpecialToken", {{"id", end}}}};
   json["post_processor"] = {{"type", "TemplateProcessing"},
-                            {"single", ids.empty() ? Json::array({place}) : Json::array({place, last})},
+                            {"single", ids.empty() ? Json::array({sequence}) : Json::array({sequence, last})},
                             {"special_tokens", {{end, {{"ids", ids}}}}}};
 }
 

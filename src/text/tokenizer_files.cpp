@@ -38,8 +38,8 @@ bool same_flags(const AddedToken& a, const AddedToken& b) {
 }
 
 AddedToken* find_added(TokenizerSpec& spec, const std::string& content) {
-  const auto found = spec.added_places.find(content);
-  return found == spec.added_places.end() ? nullptr : &spec.added[found->second];
+  const auto found = spec.added_indices.find(content);
+  return found == spec.added_indices.end() ? nullptr : &spec.added[found->second];
 }
 
 void read_merges_file(const fs::path& path, TokenizerSpec& spec) {
@@ -129,10 +129,10 @@ void add_sentinels(const Json& config, std::vector<AddedToken>& extra) {
 SpecialTokens read_special_tokens(const fs::path& directory, Json config, const std::string& tokenizer_class) {
   SpecialTokens out;
   const bool has_decoder = !member(config, "added_tokens_decoder").is_null();
-  const std::string decoder_place = (directory / "tokenizer_config.json").string() + ": added_tokens_decoder: a token";
+  const std::string decoder_location = (directory / "tokenizer_config.json").string() + ": added_tokens_decoder: a token";
   if (has_decoder)
     for (const auto& [id, token] : config["added_tokens_decoder"].items())
-      out.decoder[token_id(id, decoder_place)] = added_token(token, false);
+      out.decoder[token_id(id, decoder_location)] = added_token(token, false);
   if (!has_decoder)  // otherwise the map is a leftover of an old file
     if (const auto map = read_json(directory / "special_tokens_map.json"))
       for (const auto& [key, value] : map->items()) config[key] = value;
@@ -363,7 +363,7 @@ TokenizerSpec read_files(const fs::path& directory, const TokenizerRules& rules)
 }  // namespace
 
 std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& content) {
-  if (const auto added = spec.added_places.find(content); added != spec.added_places.end())
+  if (const auto added = spec.added_indices.find(content); added != spec.added_indices.end())
     return spec.added[added->second].id;
   const auto found = spec.bpe.vocab.find(content);
   if (found == spec.bpe.vocab.end()) return std::nullopt;
@@ -372,7 +372,7 @@ std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& conte
 
 void clear_added(TokenizerSpec& spec) {
   spec.added.clear();
-  spec.added_places.clear();
+  spec.added_indices.clear();
   spec.largest_added_id = -1;
 }
 
@@ -387,7 +387,7 @@ void add_token(TokenizerSpec& spec, AddedToken token) {
   if (AddedToken* present = find_added(spec, token.content)) {
     *present = token;
   } else {
-    spec.added_places.emplace(token.content, spec.added.size());
+    spec.added_indices.emplace(token.content, spec.added.size());
     spec.added.push_back(token);
   }
 }

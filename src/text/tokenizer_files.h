@@ -64,7 +64,7 @@ struct TokenizerSpec {
   std::optional<UnigramSpec> unigram;  ///< used instead of bpe, which then has only the vocabulary
   std::optional<WordPieceSpec> word_piece;  ///< used instead of bpe
   std::vector<AddedToken> added;                ///< added tokens, each content once
-  std::unordered_map<std::string, size_t> added_places;  ///< content -> index of added
+  std::unordered_map<std::string, size_t> added_indices;  ///< content -> index of added
   int32_t largest_added_id = -1;
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< ids before and after every text
   bool split_special_tokens = false;            ///< true: special tokens in a text are ordinary text

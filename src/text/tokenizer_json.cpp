@@ -39,17 +39,17 @@ AddedToken added_token(const Json& token, bool special) {
   return out;
 }
 
-int32_t token_id(const Json& id, const std::string& place) {
-  BLIPFT_USER_CHECK(id.is_number_unsigned() && id.get<uint64_t>() < max_token_ids, place, " has the id ",
+int32_t token_id(const Json& id, const std::string& location) {
+  BLIPFT_USER_CHECK(id.is_number_unsigned() && id.get<uint64_t>() < max_token_ids, location, " has the id ",
                     io::brief(id), "; expected an integer from 0 on, below ", max_token_ids);
   return id.get<int32_t>();
 }
 
-int32_t token_id(const std::string& id, const std::string& place) {
+int32_t token_id(const std::string& id, const std::string& location) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), value);
   const bool whole = error == std::errc() && end == id.data() + id.size();
-  return token_id(whole ? Json(value) : Json(id), place);
+  return token_id(whole ? Json(value) : Json(id), location);
 }
 
 void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec) {
@@ -155,25 +155,25 @@ void read_model(const Json& model, const std::string& file, TokenizerSpec& spec)
   }
 }
 
-std::string text_at(const Json& object, const char* key, const std::string& file, const std::string& place) {
+std::string text_at(const Json& object, const char* key, const std::string& file, const std::string& location) {
   const Json& value = member(object, key);
-  BLIPFT_USER_CHECK(value.is_string(), file, ": ", place, ".", key, " is ", io::brief(value), "; expected a text");
+  BLIPFT_USER_CHECK(value.is_string(), file, ": ", location, ".", key, " is ", io::brief(value), "; expected a text");
   return value.get<std::string>();
 }
 
 /// Returns the pattern of a Split or a Replace: {"Regex": Oniguruma's syntax} or {"String": a text}.
-std::shared_ptr<const Pattern> pattern_of(const Json& part, const std::string& place) {
+std::shared_ptr<const Pattern> pattern_of(const Json& part, const std::string& location) {
   const Json& pattern = member(part, "pattern");
   const Json &expression = member(pattern, "Regex"), &text = member(pattern, "String");
-  BLIPFT_USER_CHECK(expression.is_string() || (text.is_string() && text != ""), place, ".pattern: found ",
+  BLIPFT_USER_CHECK(expression.is_string() || (text.is_string() && text != ""), location, ".pattern: found ",
                     io::brief(pattern), ", expected {\"Regex\": a pattern} or {\"String\": a text}");
-  if (expression.is_string()) return std::make_shared<Pattern>(expression.get<std::string>(), place + ".pattern");
+  if (expression.is_string()) return std::make_shared<Pattern>(expression.get<std::string>(), location + ".pattern");
   std::string escaped;
   for (const char c : text.get<std::string>()) {
     if (static_cast<uint8_t>(c) < 0x80 && std::isalnum(c) == 0) escaped += '\\';
     escaped += c;
   }
-  return std::make_shared<Pattern>(escaped, place + ".pattern");
+  return std::make_shared<Pattern>(escaped, location + ".pattern");
 }
 
 void read_normalizer(const Json& normalizer, const std::string& file, TokenizerSpec& spec) {
@@ -310,8 +310,8 @@ void read_template(const Json& processor, const std::string& file, TokenizerSpec
     const Json& ids = member(member(member(processor, "special_tokens"), name.c_str()), "ids");
     BLIPFT_USER_CHECK(ids.is_array(), file, ": post_processor.special_tokens has no ids for \"", brief(name),
                       "\", which post_processor.single uses");
-    const std::string place = concat(file, ": post_processor.special_tokens: \"", brief(name), "\"");
-    for (const Json& id : ids) (sequences == 0 ? before : after).push_back(token_id(id, place));
+    const std::string location = concat(file, ": post_processor.special_tokens: \"", brief(name), "\"");
+    for (const Json& id : ids) (sequences == 0 ? before : after).push_back(token_id(id, location));
   }
   BLIPFT_USER_CHECK(sequences == 1, file, ": post_processor.single has ", sequences,
                     " places for the text; expected one");

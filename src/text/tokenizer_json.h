@@ -19,11 +19,11 @@ std::string content_of(const Json& token);
 /// Reads an added token. `special`: the flag of a token that is a plain string.
 AddedToken added_token(const Json& token, bool special);
 
-/// Reads a token's id; `place` (file and key) is for the message. Throws UserError unless it is an integer from 0 to
+/// Reads a token's id; `location` (file and key) is for the message. Throws UserError unless it is an integer from 0 to
 /// max_token_ids - 1.
-int32_t token_id(const Json& id, const std::string& place);
+int32_t token_id(const Json& id, const std::string& location);
 /// Reads a token's id from an object's key. Throws UserError like the overload above.
-int32_t token_id(const std::string& id, const std::string& place);
+int32_t token_id(const std::string& id, const std::string& location);
 /// Fills spec.bpe.vocab; `file` is for messages.
 void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec);
 /// Returns the two tokens of a line "a b".

@@ -45,7 +45,7 @@ class SentencePieceTokenizer final : public FileTokenizer {
 
  private:
   std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
-                                   TextPlaces& places) const override {
+                                   TextPositions& positions) const override {
     std::vector<int32_t> ids;
     if (text.empty()) return ids;
     const std::string prefixed = settings_.legacy ? text : with_prefix(text);
@@ -61,19 +61,19 @@ class SentencePieceTokenizer final : public FileTokenizer {
       const size_t first_id = ids.size();
       std::vector<IdStart> starts;           // filled if a position lies in the piece
       piece.id >= 0 ? ids.push_back(piece.id) : append_text(std::string(piece.text), ids);
-      while (places.ids.size() < places.bytes.size()) {
-        const size_t byte = places.bytes[places.ids.size()];
+      while (positions.ids.size() < positions.bytes.size()) {
+        const size_t byte = positions.bytes[positions.ids.size()];
         if (!settings_.legacy) advance(text, byte, searched, shorter);
-        const size_t place = byte + (settings_.legacy ? 0 : prefix().size()) - shorter;
-        if (place >= end) break;
+        const size_t position = byte + (settings_.legacy ? 0 : prefix().size()) - shorter;
+        if (position >= end) break;
         if (piece.id < 0 && starts.empty()) starts = id_starts(std::string(piece.text));
-        places.ids.push_back(first_id + index_at(starts, place - begin));
+        positions.ids.push_back(first_id + index_at(starts, position - begin));
       }
     }
     // The prefix before a special token is removed.
     if (!settings_.legacy && ids.size() > 1 && ids[0] == word_start_id_ && special_ids_.contains(ids[1])) {
       ids.erase(ids.begin());
-      for (size_t& id : places.ids) id -= id > 0;
+      for (size_t& id : positions.ids) id -= id > 0;
     }
     return ids;
   }
@@ -138,7 +138,7 @@ class SentencePieceTokenizer final : public FileTokenizer {
   /// Returns the index of the last id that starts at or before a byte; 0 if there is none.
   static size_t index_at(const std::vector<IdStart>& starts, size_t byte) {
     const auto behind = std::upper_bound(starts.begin(), starts.end(), byte,
-                                         [](size_t place, const IdStart& start) { return place < start.byte; });
+                                         [](size_t position, const IdStart& start) { return position < start.byte; });
     return behind == starts.begin() ? 0 : std::prev(behind)->index;
   }
 

@@ -113,8 +113,8 @@ const char* PrecompiledCharacters::rule(std::string_view text) const {
     const bool ends = units_[node] >> 8 & 1;
     node ^= offset(units_[node]);
     if (!ends) continue;
-    const size_t place = node < units_.size() ? units_[node] & ((1u << 31) - 1) : texts_.size();
-    return place < texts_.size() ? texts_.c_str() + place : nullptr;
+    const size_t start = node < units_.size() ? units_[node] & ((1u << 31) - 1) : texts_.size();
+    return start < texts_.size() ? texts_.c_str() + start : nullptr;
   }
   return nullptr;
 }

@@ -45,7 +45,7 @@ std::string BadSamples::summary(int64_t samples) const {
     if (listed++ < kListed) text += "\n    " + bad;
   if (texts.size() > kListed) text += "\n    ...";
   world_.run_agreeing_on_errors([&] {
-    BLIPFT_USER_CHECK(count < samples, place_of(config_, "data.path"), ": data.path: ", config_.data.path,
+    BLIPFT_USER_CHECK(count < samples, location_of(config_, "data.path"), ": data.path: ", config_.data.path,
                       ": no sample could be read: ", text);
   });
   return text;

@@ -21,20 +21,20 @@ std::string NonFiniteSteps::finished(const StepResult& result) {
       concat("step ", result.step, ": loss ", result.loss, ", gradient norm ", result.grad_norm, ": not finite",
              result.not_finite_in_fp8.empty() ? "" : concat("; the first factor in fp8 that is not: ", result.not_finite_in_fp8));
   const char* untouched = "; no model was saved, and the one on disk is untouched";
-  const std::string place = concat(place_of(config_, "train.on_nonfinite"), ": train.on_nonfinite: ");
-  if (config_.train.on_nonfinite == FaultAction::stop) throw SharedError(concat(place, "stop: ", what, untouched, kHint));
+  const std::string location = concat(location_of(config_, "train.on_nonfinite"), ": train.on_nonfinite: ");
+  if (config_.train.on_nonfinite == FaultAction::stop) throw SharedError(concat(location, "stop: ", what, untouched, kHint));
   if (norm_finite)
-    throw SharedError(concat(place, "skip: ", what, ", but steps are skipped by their gradient norm", untouched, kHint));
+    throw SharedError(concat(location, "skip: ", what, ", but steps are skipped by their gradient norm", untouched, kHint));
   ++skipped_, ++in_a_row_;
   if (skipped_ <= kListed) first_ += concat(skipped_ == 1 ? "" : ", ", result.step);
   if (in_a_row_ >= kMaxInARow)
-    throw SharedError(concat(place, "skip: ", what, ", as of the ", kMaxInARow - 1,
+    throw SharedError(concat(location, "skip: ", what, ", as of the ", kMaxInARow - 1,
                              " steps before, so that skipping does not help", untouched, kHint));
   return concat(what, ", the step changes no weight (train.on_nonfinite: skip)");
 }
 
 void NonFiniteSteps::check_run(int64_t steps) const {
-  BLIPFT_USER_CHECK(skipped_ == 0 || 2 * skipped_ < steps, place_of(config_, "train.on_nonfinite"),
+  BLIPFT_USER_CHECK(skipped_ == 0 || 2 * skipped_ < steps, location_of(config_, "train.on_nonfinite"),
                     ": train.on_nonfinite: skip: ", summary(steps), "; no model was saved, and the one on disk is ",
                     "untouched", kHint);
 }

@@ -53,7 +53,7 @@ void RunFaults::before_saving(int64_t steps, TrainingObserver& observer) {
 
 void RunFaults::after_saving(const std::vector<std::string>& saved) const {
   world_.run_agreeing_on_errors([&] {
-    BLIPFT_USER_CHECK(!vanished_, place_of(config_, "output.path"), ": output.path: ", config_.output.path, ": the ",
+    BLIPFT_USER_CHECK(!vanished_, location_of(config_, "output.path"), ": output.path: ", config_.output.path, ": the ",
                       "folder that the run began with was removed or replaced; what was in it is lost",
                       saved.empty() ? "" : concat("; the model was saved all the same, as ", saved.front()));
   });

@@ -138,7 +138,7 @@ void Trainer::check_targets(int64_t steps) {
                                   " tokens (data.max_text_tokens) and are cut"));
   if (empty == 0) return;
   r_.world.run_agreeing_on_errors([&] {
-    BLIPFT_USER_CHECK(empty < samples, place_of(config, "data.path"), ": data.path: ", config.data.path,
+    BLIPFT_USER_CHECK(empty < samples, location_of(config, "data.path"), ": data.path: ", config.data.path,
                       ": all ", samples, " captions of the first ", counted(steps, "step"),
                       " are empty, so there is nothing to train on. Check the captions, and data.num_train_samples if it takes ",
                       "only the first ones.");

@@ -69,7 +69,7 @@ bool keeps_model(const ordered_json& initialisation) {
 // Throws UserError if adapter_config.json does not match the adapter settings of the run file.
 void check_adapter_config(const AdapterFiles& files) {
   const std::string file = files.adapter.path + "/adapter_config.json";
-  BLIPFT_USER_CHECK(std::filesystem::exists(file), place_of(files.places, "adapter.path"), ": found no ", file,
+  BLIPFT_USER_CHECK(std::filesystem::exists(file), location_of(files.places, "adapter.path"), ": found no ", file,
                     "; expected a folder that PEFT's save_pretrained wrote, or a run's output.save_model (adapter/)");
   const ordered_json saved = io::read_json_file<ordered_json>(file);
   BLIPFT_USER_CHECK(saved.is_object(), file, ": found a JSON ", saved.type_name(), ", expected an object");

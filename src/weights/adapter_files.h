@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "blipft/key_places.h"
+#include "blipft/key_locations.h"
 #include "blipft/model.h"
 #include "blipft/weight_settings.h"
 #include "weights/weights.h"
@@ -14,7 +14,7 @@ namespace blipft {
 struct AdapterFiles {
   const ModelSection& model;
   const AdapterSection& adapter;
-  const KeyPlaces& places;                 ///< for messages
+  const KeyLocations& places;                 ///< for messages
 };
 
 /// Returns the text of adapter_config.json for the adapters of `units`; "" if there are none.

@@ -50,7 +50,7 @@ TEST_SUITE("mpi same run") {
     CHECK(config_message([](Config&) {}) == "");
     const std::string text = config_message([](Config& config) {
       config.train.lr = 0.25;
-      config.places["train.lr"] = "override \"train.lr=0.25\"";
+      config.locations["train.lr"] = "override \"train.lr=0.25\"";
       config.output.save_model = true;
     });
     if (last == 0) {

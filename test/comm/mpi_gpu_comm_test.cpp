@@ -224,7 +224,7 @@ TEST_SUITE("mpi gpu comm") {
         CAPTURE(direct);
         GpuComm gpu(direct, shard_ranks);
         CHECK(gpu.groups.replicate->direct_reductions() == direct);
-        const int64_t place = rank % shard_ranks, all = shard_ranks * count;
+        const int64_t index = rank % shard_ranks, all = shard_ranks * count;
         const Stream stream = gpu.device->comm_stream();
         const Tensor shard = gpu.tensor(DType::f32, count);
         const Tensor full = gpu.tensor(numbers(rank, all, DType::f32), DType::f32);
@@ -237,7 +237,7 @@ TEST_SUITE("mpi gpu comm") {
         };
         step();
         // The numbers are multiples of 1/256 below 8 times the ranks: their sums are exact in f32 in any order.
-        const std::vector<float> expected = sums(ranks, place * count, count, all, DType::f32, {});
+        const std::vector<float> expected = sums(ranks, index * count, count, all, DType::f32, {});
         CHECK(gpu.read(shard) == expected);
         CHECK(gpu.read(one) == sums(ranks, 0, 1, 1, DType::f32, {}));
         mpi_world().barrier();                           // a direct gather waits for nobody

@@ -102,12 +102,12 @@ TEST_SUITE("mpi groups") {
       const GroupSizes sizes{shard_ranks, world.size() / shard_ranks};
       CommGroups owner(world, sizes, *device, [](const World& ranks, bool) { return make_mpi_comm(ranks); });
       const Groups groups = owner.groups();
-      const int64_t group = world.rank() / shard_ranks, place = world.rank() % shard_ranks;
+      const int64_t group = world.rank() / shard_ranks, index = world.rank() % shard_ranks;
       CHECK(owner.shard_group() == group);
-      CHECK(owner.replicate_group() == place);
+      CHECK(owner.replicate_group() == index);
       CHECK(groups.all->size() == world.size());
       CHECK(groups.shard->size() == shard_ranks);
-      CHECK(groups.shard->rank() == place);
+      CHECK(groups.shard->rank() == index);
       CHECK(groups.replicate->size() == sizes.replicate);
       CHECK(groups.replicate->rank() == group);
       CHECK(groups.hybrid() == (shard_ranks < world.size()));
@@ -118,9 +118,9 @@ TEST_SUITE("mpi groups") {
       const int64_t count = 5;
       std::vector<float> full = values_of(world.rank(), shard_ranks * count), shard(static_cast<size_t>(count));
       groups.shard->reduce_scatter(tensor(full), tensor(shard), stream);
-      CHECK(shard == sum_over(here, place * count, count));
+      CHECK(shard == sum_over(here, index * count, count));
       groups.replicate->all_reduce(tensor(shard), stream);
-      CHECK(shard == sum_over(everybody, place * count, count));  // the sum over all ranks, of this rank's part
+      CHECK(shard == sum_over(everybody, index * count, count));  // the sum over all ranks, of this rank's part
       groups.shard->all_gather(tensor(shard), tensor(full), stream);
       CHECK(full == sum_over(everybody, 0, shard_ranks * count));
       std::vector<float> one = values_of(world.rank(), 1);

@@ -158,10 +158,10 @@ TEST_SUITE("config") {
     CHECK(to_yaml(load(to_yaml(resolved))) == to_yaml(resolved));
     for (int64_t micro_batches = 1; micro_batches <= 13; ++micro_batches) {
       const Config cut = with_micro_batches(resolved, 4, micro_batches);
-      const int64_t places = cut.steps.batch_size * micro_batches * 4;
+      const int64_t slots = cut.steps.batch_size * micro_batches * 4;
       CHECK(cut.steps.accumulate_grad_batches == micro_batches);
-      CHECK(places >= 50);
-      CHECK(places - 4 * micro_batches < 50);  // one less in each would not do
+      CHECK(slots >= 50);
+      CHECK(slots - 4 * micro_batches < 50);  // one less in each would not do
       CHECK(to_yaml(resolve_for_ranks(load(to_yaml(cut)), 4)) == to_yaml(cut));
       int64_t samples = 0;
       for (int64_t rank = 0; rank < 4; ++rank) samples += samples_of_a_rank(cut, 4, rank);

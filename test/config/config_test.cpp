@@ -59,7 +59,7 @@ TEST_SUITE("config") {
     CHECK(config.output.path == "runs/a: b");
     CHECK(config.data.path == "123");
     CHECK(config.train.precision == Precision::bf16_mixed);
-    CHECK(place_of(config, "train.lr") == "override \"train.lr=3e-4\"");
+    CHECK(location_of(config, "train.lr") == "override \"train.lr=3e-4\"");
   }
 
   TEST_CASE("~ at the begin of a path is the home directory") {
@@ -78,8 +78,8 @@ TEST_SUITE("config") {
   TEST_CASE("places: file and line") {
     const RunFile file(base + "\n# a comment\nparallel:\n  devices: 4\n");
     const Config config = load_config(file.name(), {});
-    CHECK(place_of(config, "parallel.devices") == file.name() + ":8");
-    CHECK(place_of(config, "train.lr") == file.name());
+    CHECK(location_of(config, "parallel.devices") == file.name() + ":8");
+    CHECK(location_of(config, "train.lr") == file.name());
   }
 
   TEST_CASE("unknown keys name the nearest") {
@@ -234,7 +234,7 @@ TEST_SUITE("config") {
     CHECK(load(data("  max_seq_length: 77\n")).data.max_text_tokens == 77);
     CHECK(load(data(""), {"data.max_seq_length=78"}).data.max_text_tokens == 78);
     CHECK(load(data("  max_text_tokens: 4\n"), {"data.max_seq_length=78"}).data.max_text_tokens == 78);
-    CHECK(place_of(load(data(""), {"data.max_seq_length=78"}), "data.max_text_tokens") ==
+    CHECK(location_of(load(data(""), {"data.max_seq_length=78"}), "data.max_text_tokens") ==
           "override \"data.max_seq_length=78\"");
     CHECK(names(message(data("  max_text_tokens: 4\n  max_seq_length: 77\n")),
                 {"FILE:5: data.max_text_tokens", "remove one"}));

@@ -164,7 +164,7 @@ TEST_SUITE("config") {
       CAPTURE(row.override_text);
       const Config file = load(whole(row.file));
       std::vector<std::string> all;        // the file's keys on the command line: neither side wins
-      for (const auto& [key, place] : file.places)
+      for (const auto& [key, location] : file.locations)
         if (key != row.override_text.substr(0, row.override_text.find('='))) all.push_back(key + "=" + value(file, key));
       all.push_back(row.override_text);
       const std::string text = message("model: {path: m}\ndata: {path: d}\n", all);
@@ -307,7 +307,7 @@ TEST_SUITE("config") {
                             "generate: {max_new_tokens: 3}\noutput: {path: o}\n");
     Config config = load(recipe, {"data.mask_prompt=true"});
     config.notes.clear();
-    const std::string place = place_of(config, "data.prompt_style");
+    const std::string location = location_of(config, "data.prompt_style");
     for (const std::string& key : keys_of_a_run()) take_from_run(config, run, key);
     for (const auto& [key, expected] : std::vector<std::pair<std::string, std::string>>{
              {"model.quantize", "nf4"}, {"adapter.kind", "lora"}, {"adapter.r", "4"}, {"train.precision", "32-true"},
@@ -319,11 +319,11 @@ TEST_SUITE("config") {
     }
     CHECK(config.data.keys == run.data.keys);
     CHECK(config.notes.size() == 6);         // quantize, kind, r, keys, precision, prompt_style
-    CHECK(config.places.count("data.prompt_style") == 0);
-    CHECK(config.places.at("train.precision") == run.places.at("train.precision"));
+    CHECK(config.locations.count("data.prompt_style") == 0);
+    CHECK(config.locations.at("train.precision") == run.locations.at("train.precision"));
     const std::string all = std::accumulate(config.notes.begin(), config.notes.end(), std::string());
     CHECK(contains(all, "data.prompt_style=alpaca as in the run of the weights ("));
-    CHECK(contains(all, ", not none (" + place + "). To use another value, give data.prompt_style="));
+    CHECK(contains(all, ", not none (" + location + "). To use another value, give data.prompt_style="));
     // The meaning of an absent key is not lost in a file that is written.
     CHECK(!contains(to_yaml(run, false), "prompt_style"));
     CHECK(!contains(to_yaml(run, false), "num_beams"));

@@ -175,8 +175,8 @@ void check_refusal(const KeyConflict& row, const std::vector<std::string>& value
     for (size_t i = 0; i < values.size(); ++i) CHECK(holds_value(config, row.conditions[i].key, values[i]));
     return;
   }
-  const std::string place = commanded[0] ? concat("override \"", key, "=", values[0], "\"") : "FILE:";
-  CHECK(text.starts_with(place));
+  const std::string location = commanded[0] ? concat("override \"", key, "=", values[0], "\"") : "FILE:";
+  CHECK(text.starts_with(location));
   CHECK(contains(text, concat(": ", key, ": ")));
   for (size_t i = 1; i < values.size(); ++i) CHECK(contains(text, concat(" ", row.conditions[i].key, " ")));
   const size_t remedy = text.find(". ");   // a sentence that begins with what to do
@@ -247,10 +247,10 @@ TEST_SUITE("config") {
       for (const auto& commanded : fine) {
         const std::vector<std::string> overrides{commanded.first + "=" + commanded.second};
         const std::string text = in_file.first == commanded.first ? "" : refusal({in_file}, overrides);
-        const std::string place = concat("override \"", overrides[0], "\": ", commanded.first);
+        const std::string location = concat("override \"", overrides[0], "\": ", commanded.first);
         if (text.empty()) continue;
         // A detail that cannot override its choice, or the micro-batch that the program may not choose.
-        CHECK_MESSAGE((text.starts_with(place) || contains(text, "Set train.batch_size to a number")), text);
+        CHECK_MESSAGE((text.starts_with(location) || contains(text, "Set train.batch_size to a number")), text);
       }
   }
 

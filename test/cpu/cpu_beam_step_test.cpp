@@ -20,7 +20,7 @@ using Ids = std::vector<int32_t>;
 struct Search {
   static constexpr int64_t kPrefix = 3;
   std::unique_ptr<Ops> ops = make_cpu_ops();
-  int64_t texts, beams, places;
+  int64_t texts, beams, positions;
   DecodeTexts state;
   TokenRules rules;
   float length_penalty = 1;
@@ -29,16 +29,16 @@ struct Search {
   std::vector<float> logits, candidates, scores, finished_scores;
 
   Search(int64_t text_count, int64_t beam_count, int64_t most)
-      : texts(text_count), beams(beam_count), places(kPrefix + most), state(texts * beams, most), sources(size(), -1),
+      : texts(text_count), beams(beam_count), positions(kPrefix + most), state(texts * beams, most), sources(size(), -1),
         ids_before(state.ids.size()), sources_before(size()), finished_ids(state.ids.size(), -3),
         finished_lengths(slots()), closed(static_cast<size_t>(texts), 1), cache(size(), -5), scores(slots()),
         finished_scores(slots()) {}
 
   size_t slots() const { return static_cast<size_t>(state.slots); }
-  size_t size() const { return static_cast<size_t>(state.slots * places); }
+  size_t size() const { return static_cast<size_t>(state.slots * positions); }
   void start(int64_t text, const Ids& prompt, int64_t limit) {
     state.start(text * beams, prompt, limit);
-    std::copy(prompt.begin(), prompt.end(), cache.begin() + text * beams * places + kPrefix);
+    std::copy(prompt.begin(), prompt.end(), cache.begin() + text * beams * positions + kPrefix);
   }
   /// Rows of the logits are of these texts.
   void step(int64_t vocabulary, Ids numbers, bool first) {
@@ -53,9 +53,9 @@ struct Search {
     args.rules = rules, args.length_penalty = length_penalty, args.early_stopping = early_stopping;
     args.candidates = tensor_of(candidates, {rows * beams, vocabulary});
     args.state = state.state();
-    args.sources = tensor_of(sources, {all, places});
+    args.sources = tensor_of(sources, {all, positions});
     args.ids_before = tensor_of(ids_before, {all, most});
-    args.sources_before = tensor_of(sources_before, {all, places});
+    args.sources_before = tensor_of(sources_before, {all, positions});
     args.scores = tensor_of(scores, {texts, beams});
     args.finished_ids = tensor_of(finished_ids, {texts, beams, most});
     args.finished_lengths = tensor_of(finished_lengths, {texts, beams});
@@ -67,14 +67,14 @@ struct Search {
   void check_cache() {
     for (int64_t s = 0; s < state.slots; ++s)
       if (const Ids text = state.text(s); state.grows(s))
-        cache[static_cast<size_t>(s * places + kPrefix) + text.size() - 1] = text.back();
+        cache[static_cast<size_t>(s * positions + kPrefix) + text.size() - 1] = text.back();
     for (int64_t s = 0; s < state.slots; ++s) {
       if (!state.grows(s)) continue;
       Ids read;
       for (int64_t j = kPrefix; j < kPrefix + static_cast<int64_t>(state.text(s).size()); ++j)
-        read.push_back(cache[static_cast<size_t>(sources[static_cast<size_t>(s * places + j)] * places + j)]);
+        read.push_back(cache[static_cast<size_t>(sources[static_cast<size_t>(s * positions + j)] * positions + j)]);
       CHECK(read == state.text(s));
-      for (int64_t j = 0; j < kPrefix; ++j) CHECK(sources[static_cast<size_t>(s * places + j)] == s / beams * beams);
+      for (int64_t j = 0; j < kPrefix; ++j) CHECK(sources[static_cast<size_t>(s * positions + j)] == s / beams * beams);
     }
   }
   void search(const TableModel& model, const Ids& numbers) {
@@ -91,9 +91,9 @@ struct Search {
       check_cache();
     }
   }
-  Ids finished(int64_t text, int64_t place) const {
-    const auto begin = finished_ids.begin() + (text * beams + place) * state.most;
-    return {begin, begin + finished_lengths[static_cast<size_t>(text * beams + place)]};
+  Ids finished(int64_t text, int64_t rank) const {
+    const auto begin = finished_ids.begin() + (text * beams + rank) * state.most;
+    return {begin, begin + finished_lengths[static_cast<size_t>(text * beams + rank)]};
   }
 };
 
@@ -153,18 +153,18 @@ TEST_SUITE("cpu_beam_step") {
 
   TEST_CASE("a text's beams do not depend on the texts beside it") {
     const TableModel model{9, 30, {2}, 2};
-    const auto scores = [&](int64_t texts, int64_t place) {
+    const auto scores = [&](int64_t texts, int64_t rank) {
       Search search(texts, 3, 16);
       search.ends = model.ends;
       Ids numbers;
       for (int64_t t = 0; t < texts; ++t) {
-        if (t == place) search.start(t, {5, 6}, 14);
+        if (t == rank) search.start(t, {5, 6}, 14);
         else search.start(t, {static_cast<int32_t>(t), 7, 1}, 15 - t);
         numbers.push_back(static_cast<int32_t>(t));
       }
       search.search(model, numbers);
-      const auto begin = search.finished_scores.begin() + place * 3;
-      return std::pair(search.finished(place, 0), std::vector<float>(begin, begin + 3));
+      const auto begin = search.finished_scores.begin() + rank * 3;
+      return std::pair(search.finished(rank, 0), std::vector<float>(begin, begin + 3));
     };
     CHECK(scores(4, 2) == scores(1, 0));
     CHECK(scores(3, 0) == scores(1, 0));

@@ -12,15 +12,15 @@ namespace {
 Vec attention_reference(const OpContext& c, const AttentionDecode& a) {
   const Vec q = c.read(a.q), keys = c.read(a.cache.keys), values = c.read(a.cache.values), lengths = c.read(a.lengths);
   const Vec sources = a.sources ? c.read(a.sources) : Vec{}, relative = a.relative ? c.read(a.relative.values) : Vec{};
-  const int64_t d = a.head_size, places = a.cache.places, group = a.heads / a.kv_heads;
+  const int64_t d = a.head_size, positions = a.cache.positions, group = a.heads / a.kv_heads;
   Vec out(q.size());
   for (int64_t s = 0; s < a.q.rows(); ++s)
     for (int64_t h = 0; h < a.heads; ++h) {
       const auto end = static_cast<int64_t>(at(lengths, s));
       const int64_t first = a.window ? std::max<int64_t>(0, end - a.window) : 0;
       const auto element = [&](int64_t j) {
-        const int64_t slot = a.sources ? static_cast<int64_t>(at(sources, s * places + j)) : s;
-        return (slot * places + j) * a.kv_heads * d + h / group * d;
+        const int64_t slot = a.sources ? static_cast<int64_t>(at(sources, s * positions + j)) : s;
+        return (slot * positions + j) * a.kv_heads * d + h / group * d;
       };
       Vec p;
       double total = 0;
@@ -57,14 +57,14 @@ void check_last_rows(DType t, int64_t heads, int64_t kv_heads) {
   f.q = Heads::in(qkv, 0, kMax), f.k = Heads::in(qkv, width, kMax), f.v = Heads::in(qkv, width + kv_width, kMax);
   f.out = Heads::in(all, 0, kMax), f.lse = c.scratch("lse", kF32, {kTexts, heads, kMax});
   f.packing = make_packing(c, rows, kMax);
-  Vec slots, places, lengths;
+  Vec slots, positions, lengths;
   for (int64_t b = 0; b < kTexts; ++b)
     for (int64_t r = 0; r < rows[static_cast<size_t>(b)]; ++r)
-      slots.push_back(static_cast<double>(kTexts - 1 - b)), places.push_back(static_cast<double>(r));
+      slots.push_back(static_cast<double>(kTexts - 1 - b)), positions.push_back(static_cast<double>(r));
   for (int64_t b = kTexts - 1; b >= 0; --b) lengths.push_back(static_cast<double>(rows[static_cast<size_t>(b)]));
   CacheWrite write;
   write.k = MatrixView(qkv).columns(width, kv_width), write.v = MatrixView(qkv).columns(width + kv_width, kv_width);
-  write.slots = integers(c, "slots", slots), write.places = integers(c, "places", places);
+  write.slots = integers(c, "slots", slots), write.positions = integers(c, "places", positions);
   const Shape cache{kTexts * kMax, kv_width};
   write.cache = {c.inout("keys", t, cache), c.inout("values", t, cache), kMax};
   const Tensor queries = c.scratch("queries", t, {kTexts, width}), out = c.output("out", t, {kTexts, width});
@@ -163,10 +163,10 @@ TEST_SUITE("cpu_decode") {
     a.state.done = integers(c, "done", {kRunning, kRunning, kEndToken, kRunning});
     a.prefix_rows = 32;
     a.tokens = c.output("tokens", DType::i32, {4, 1});
-    a.places = c.output("places", DType::i32, {4}), a.cache_lengths = c.output("cache_lengths", DType::i32, {4});
+    a.positions = c.output("places", DType::i32, {4}), a.cache_lengths = c.output("cache_lengths", DType::i32, {4});
     c.run([&](Ops& ops, Stream s) { ops.next_rows(a, s); });
     CHECK(c.read(a.tokens) == Vec{8, 0, 0, 9});
-    CHECK(c.read(a.places) == Vec{33, -1, -1, 32});
+    CHECK(c.read(a.positions) == Vec{33, -1, -1, 32});
     CHECK(c.read(a.cache_lengths) == Vec{34, 0, 0, 33});
   }
 
@@ -174,7 +174,7 @@ TEST_SUITE("cpu_decode") {
     OpContext c(cpu());
     CacheWrite a;
     a.k = c.input("k", kBf16, {4, 3}), a.v = c.input("v", kBf16, {4, 3});
-    a.slots = integers(c, "slots", {1, 0, 1, 0}), a.places = integers(c, "places", {0, 2, -1, 1});
+    a.slots = integers(c, "slots", {1, 0, 1, 0}), a.positions = integers(c, "places", {0, 2, -1, 1});
     a.cache = {c.inout("keys", kBf16, {6, 3}), c.inout("values", kBf16, {6, 3}), 3};
     const auto before = [&](const char* name) {
       OpContext other(cpu());
@@ -195,7 +195,7 @@ TEST_SUITE("cpu_decode") {
     OpContext other(cpu());
     CacheWrite wrong;
     wrong.k = other.input("k", kF32, {1, 3}), wrong.v = other.input("v", kF32, {1, 3});
-    wrong.places = integers(other, "places", {3});
+    wrong.positions = integers(other, "places", {3});
     wrong.cache = {other.inout("keys", kF32, {6, 3}), other.inout("values", kF32, {6, 3}), 3};
     CHECK_THROWS_WITH_AS(other.run([&](Ops& ops, Stream s) { ops.cache_write(wrong, s); }),
                          doctest::Contains("row 0 goes to place 3 of slot 0, but there are 2 slots of 3 places"),
@@ -207,7 +207,7 @@ TEST_SUITE("cpu_decode") {
     const auto arguments = [&](OpContext& c) {
       const Tensor qkv = c.inout("qkv", kF32, {2, kQ + 2 * kKv});
       CacheWrite a{.k = MatrixView(qkv).columns(kQ, kKv), .v = MatrixView(qkv).columns(kQ + kKv, kKv)};
-      a.places = integers(c, "places", {1, 2});
+      a.positions = integers(c, "places", {1, 2});
       a.cache = {c.inout("keys", kF32, {6, kKv}), c.inout("values", kF32, {6, kKv}), 3};
       a.rotary.x = MatrixView(qkv).columns(0, kQ + kKv), a.rotary.head_size = kSize;
       a.rotary.positions = integers(c, "positions", {4, 9});
@@ -236,8 +236,8 @@ TEST_SUITE("cpu_decode") {
   TEST_CASE("attention_decode against float64: windows, caps, grouped heads, shared places, empty slots") {
     for (DType t : {kF32, kBf16})
       for (const DecodeShape& v : kDecodeShapes) {
-        if (v.slots * v.heads * v.d * v.places > 1'500'000) continue;
-        CAPTURE(name_of(t)); CAPTURE(v.slots); CAPTURE(v.d); CAPTURE(v.places);
+        if (v.slots * v.heads * v.d * v.positions > 1'500'000) continue;
+        CAPTURE(name_of(t)); CAPTURE(v.slots); CAPTURE(v.d); CAPTURE(v.positions);
         OpContext c(cpu());
         const AttentionDecode a = make_attention_decode(c, t, v);
         c.run([&](Ops& ops, Stream s) { ops.attention_decode(a, s); });

@@ -329,8 +329,8 @@ TEST_SUITE("cpu_rows") {
           for (int64_t col = 0; col < kCovered; ++col)
             for (int64_t ch = 0; ch < 3; ++ch) {
               const int64_t patch = b * 4 + row / kPatch * 2 + col / kPatch;
-              const int64_t place = (ch * kPatch + row % kPatch) * kPatch + col % kPatch;
-              at(expected, patch * 27 + place) = (at(pixels, ((b * kSize + row) * kSize + col) * 3 + ch) / 255 -
+              const int64_t column = (ch * kPatch + row % kPatch) * kPatch + col % kPatch;
+              at(expected, patch * 27 + column) = (at(pixels, ((b * kSize + row) * kSize + col) * 3 + ch) / 255 -
                                                   static_cast<double>(a.mean[ch])) / static_cast<double>(a.std[ch]);
             }
       CHECK_CLOSE(c.read(a.patches), expected, bound(t));

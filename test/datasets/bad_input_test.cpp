@@ -188,9 +188,9 @@ TEST_SUITE("data") {
 
   TEST_CASE("JSON nested 100,000 deep is refused wherever it is read") {
     const TemporaryDirectory directory;
-    const auto refused = [&](const std::string& message, const std::string& place) {
+    const auto refused = [&](const std::string& message, const std::string& location) {
       CAPTURE(message.substr(0, 300));
-      CHECK(contains(message, place));
+      CHECK(contains(message, location));
       CHECK(contains(message, "nested more than 200 deep"));
     };
     directory.write("set/metadata.jsonl", "\n{\"file_name\":\"a\",\"text\":" + deep + "}\n");

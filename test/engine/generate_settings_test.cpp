@@ -23,7 +23,7 @@ const ModelInputs kEncoderDecoder{.text = {.vocabulary = 100, .max_tokens = 1 <<
 GenerateSettings read(const Json& file, const ModelInputs& inputs = kDecoder, const std::string& given = "", Config config = {}) {
   const testing::TemporaryDirectory directory;
   std::ofstream(directory.path / "generation_config.json") << file.dump();
-  if (!given.empty()) config.places["generate." + given] = "the command line";
+  if (!given.empty()) config.locations["generate." + given] = "the command line";
   return generate_settings(config, directory.path.string(), nullptr, inputs);
 }
 

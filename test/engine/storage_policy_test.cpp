@@ -130,7 +130,7 @@ TEST_SUITE("storage policy") {
       for (const PlanEntry& entry : there.arena->peak_entries()) {
         CAPTURE(entry.name);
         const bool moved = entry.name == "master weights" || entry.name.starts_with("exp_avg");
-        CHECK((entry.place == Place::host) == moved);
+        CHECK((entry.space == MemorySpace::host) == moved);
       }
     }
   }

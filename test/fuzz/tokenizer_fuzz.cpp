@@ -45,9 +45,9 @@ BLIPFT_FUZZ_TARGET(tokenizer) {
     (void)tokenizer->pad_id();
     for (const std::string& text : {std::string(part(input, "text")),
                                     std::string("Is it 7\u00e9?  \n<s> \u2581x</s>")}) {
-      TextPlaces places;
-      places.bytes = {0, text.size() / 2};
-      (void)tokenizer->encode_with_places(text, places);
+      TextPositions positions;
+      positions.bytes = {0, text.size() / 2};
+      (void)tokenizer->encode_with_positions(text, positions);
       for (const int32_t id : tokenizer->encode(text))
         if (id < -1) std::abort();
     }

@@ -160,12 +160,12 @@ TEST_SUITE("state files") {
           R"(","dtype":")", dtype, R"(","shape":[2],"first":)", first, R"(,"count":1,"offset":0,"crc32c":[1]}]}])"));
       return testing::message_of([&] { (void)read_index(folder.path.string()); });
     };
-    const std::string place = folder / "checkpoint.json", longest(80, 'n'), long_name(5000, 'n');
+    const std::string index_file = folder / "checkpoint.json", longest(80, 'n'), long_name(5000, 'n');
     const std::string cut = longest + "...";
-    CHECK(message(long_name, "t", "f32", "0") == place + ": \"" + cut + "\" is no name of a checkpoint's file");
-    CHECK(message("a\\n", "t", "f32", "0") == place + ": \"a?\" is no name of a checkpoint's file");
+    CHECK(message(long_name, "t", "f32", "0") == index_file + ": \"" + cut + "\" is no name of a checkpoint's file");
+    CHECK(message("a\\n", "t", "f32", "0") == index_file + ": \"a?\" is no name of a checkpoint's file");
     CHECK(message(longest, "t", "f32", "0").rfind((folder / longest) + ": cannot be opened", 0) == 0);
-    CHECK(message("s", long_name, "f32", "2") == place + ": elements 2 to 2 + 1 of " + cut + ", which has 2");
-    CHECK(message("s", "t", long_name, "0") == place + ": dtype \"" + cut + "\" is not known");
+    CHECK(message("s", long_name, "f32", "2") == index_file + ": elements 2 to 2 + 1 of " + cut + ", which has 2");
+    CHECK(message("s", "t", long_name, "0") == index_file + ": dtype \"" + cut + "\" is not known");
   }
 }

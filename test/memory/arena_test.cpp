@@ -104,7 +104,7 @@ TEST_SUITE("arena") {
       for (Program& program : programs) program.peers_read_gradients = seed % 2 == 1;
       Arena arena(*device);
       const Tensor fixed = arena.persistent(Owner::parameters, "fixed", DType::f32, {100});
-      const Tensor shard = arena.persistent(Owner::parameters, "shard", DType::f32, {100}, Place::device,
+      const Tensor shard = arena.persistent(Owner::parameters, "shard", DType::f32, {100}, MemorySpace::device,
                                             seed % 2 == 1 ? Readers::peers : Readers::own_rank);
       for (size_t p = 0; p < programs.size(); ++p) programs[p].run(arena, concat("pass ", p));
       arena.plan();
@@ -160,16 +160,16 @@ TEST_SUITE("arena") {
       arena.commit();
       const char* base = arena.resolve(batch).as<char>();
       for (int repetition = 0; repetition < 3; ++repetition) {
-        std::vector<int64_t> places;
+        std::vector<int64_t> offsets_of_pass;
         program.run(arena, "step", [&](const Program::Event& event, const std::vector<Tensor>& taken) {
-          if (event.take) places.push_back(taken[event.tensor].as<char>() - base);
+          if (event.take) offsets_of_pass.push_back(taken[event.tensor].as<char>() - base);
         });
-        offsets.push_back(places);
+        offsets.push_back(offsets_of_pass);
       }
       CHECK(arena.total_bytes() == blueprint.total_bytes());
       CHECK(arena.peak_live_bytes() == blueprint.peak_live_bytes());
     }
-    for (const auto& places : offsets) CHECK(places == offsets[0]);
+    for (const auto& offsets_of_pass : offsets) CHECK(offsets_of_pass == offsets[0]);
   }
 
   TEST_CASE("passes that differ only by smaller sizes share addresses, and the largest is reported") {
@@ -186,12 +186,12 @@ TEST_SUITE("arena") {
       return arena;
     };
     const auto offsets = [](Arena& arena, const std::string& name, const Program& program) {
-      std::vector<int64_t> places;
+      std::vector<int64_t> offsets_of_pass;
       const char* base = arena.scratch().as<char>();
       program.run(arena, name, [&](const Program::Event& event, const std::vector<Tensor>& taken) {
-        if (event.take) places.push_back(taken[event.tensor].as<char>() - base);
+        if (event.take) offsets_of_pass.push_back(taken[event.tensor].as<char>() - base);
       });
-      return places;
+      return offsets_of_pass;
     };
     const auto alone = planned({{"b", &large}}), both = planned({{"a", &small}, {"b", &large}});
     CHECK(both->transient_bytes() == alone->transient_bytes());
@@ -236,7 +236,7 @@ TEST_SUITE("arena") {
     Arena blueprint(*device);
     const auto declare = [](Arena& arena) {
       return std::pair(arena.persistent(Owner::parameters, "near", DType::f32, {100}),
-                       arena.persistent(Owner::optimizer, "far", DType::f32, {100}, Place::host));
+                       arena.persistent(Owner::optimizer, "far", DType::f32, {100}, MemorySpace::host));
     };
     declare(blueprint);
     blueprint.plan();
@@ -257,7 +257,7 @@ TEST_SUITE("arena") {
     CHECK_FALSE(inside(far));
     arena.resolve(far).as<float>()[99] = 1;  // there is memory behind it
     int64_t in_host = 0;
-    for (const PlanEntry& entry : arena.peak_entries()) in_host += entry.place == Place::host ? entry.bytes : 0;
+    for (const PlanEntry& entry : arena.peak_entries()) in_host += entry.space == MemorySpace::host ? entry.bytes : 0;
     CHECK(in_host == 400);
   }
 

@@ -65,7 +65,7 @@ TEST_SUITE("host activations") {
       run(arena, host, rows, true);
       int64_t in_table = 0;
       for (const PlanEntry& entry : arena.peak_entries())
-        if (entry.place == Place::host) in_table += entry.bytes;
+        if (entry.space == MemorySpace::host) in_table += entry.bytes;
       CHECK(in_table == all);
     }
   }

@@ -97,7 +97,7 @@ inline void add_next_rows(Cases& cases) {
       a.state = decode_state(c, slots, 9, 50);
       a.prefix_rows = slots == 7 ? 32 : 0;
       a.tokens = c.output("tokens", DType::i32, {slots, 1});
-      a.places = c.output("places", DType::i32, {slots});
+      a.positions = c.output("places", DType::i32, {slots});
       a.cache_lengths = c.output("cache_lengths", DType::i32, {slots});
       c.run([&](Ops& ops, Stream s) { ops.next_rows(a, s); });
     }});
@@ -137,22 +137,22 @@ inline void add_cache_write(Cases& cases, DType t) {
   for (int64_t width : {1, 6, 40, 512})
     for (int64_t behind : {0, 8, 3})
       cases.push_back({title(t, "cache_write ", width, " of ", behind), t, true, [=](OpContext& c) {
-        constexpr int64_t kSlots = 5, kPlaces = 11, kRows = 21;
+        constexpr int64_t kSlots = 5, kPositions = 11, kRows = 21;
         CacheWrite a, one;
         const Tensor kv = c.input("kv", t, {kRows, 2 * width + behind});
         a.k = MatrixView(kv).columns(0, width), a.v = MatrixView(kv).columns(width, width);
-        std::vector<double> slots, places, own;
+        std::vector<double> slots, cached_positions, own;
         for (int64_t r = 0; r < kRows; ++r) {
           slots.push_back(static_cast<double>(r % kSlots));
-          places.push_back(r % 4 == 3 ? -1 : static_cast<double>(2 * (r / kSlots)));
+          cached_positions.push_back(r % 4 == 3 ? -1 : static_cast<double>(2 * (r / kSlots)));
         }
         for (int64_t s = 0; s < kSlots; ++s) own.push_back(s == 2 ? -1 : static_cast<double>(9 - 2 * (s % 3)));
-        a.slots = integers(c, "slots", slots), a.places = integers(c, "places", places);
-        a.cache = {c.inout("cached keys", t, {kSlots * kPlaces, width}),
-                   c.inout("cached values", t, {kSlots * kPlaces, width}), kPlaces};
+        a.slots = integers(c, "slots", slots), a.positions = integers(c, "places", cached_positions);
+        a.cache = {c.inout("cached keys", t, {kSlots * kPositions, width}),
+                   c.inout("cached values", t, {kSlots * kPositions, width}), kPositions};
         one = a;
         one.k = a.k.row_range(0, kSlots), one.v = a.v.row_range(3, kSlots);
-        one.slots = {}, one.places = integers(c, "own places", own);
+        one.slots = {}, one.positions = integers(c, "own places", own);
         c.run([&](Ops& ops, Stream s) {
           ops.cache_write(a, s);
           ops.cache_write(one, s);
@@ -172,16 +172,16 @@ inline void add_turn_into_cache(Cases& cases, DType t) {
     for (const bool by_slot : {false, true})
       cases.push_back({title(t, "cache_write turned ", v.rows, "x", v.heads, "/", v.kv_heads, "x", v.d, " rotated ", v.rotated,
                              " of ", v.behind, v.axes > 1 ? " on three axes" : "", by_slot ? " slots" : ""), t, false, [=](OpContext& c) {
-        constexpr int64_t kPlaces = 5;
+        constexpr int64_t kPositions = 5;
         const int64_t q = v.heads * v.d, kv = v.kv_heads * v.d;
         const Tensor qkv = c.inout("qkv", t, {v.rows, q + 2 * kv + v.behind});
         CacheWrite a{.k = MatrixView(qkv).columns(q, kv), .v = MatrixView(qkv).columns(q + kv, kv)};
         a.rotary.x = MatrixView(qkv).columns(0, q + kv), a.rotary.head_size = v.d, a.rotary.rotated = v.rotated;
         a.rotary.magnitude = v.rotated ? 1.25f : 1;
-        std::vector<double> positions, slots, places;
+        std::vector<double> positions, slots, cached_positions;
         for (int64_t r = 0; r < v.rows; ++r) {
           slots.push_back(static_cast<double>(v.rows - 1 - r));
-          places.push_back(r % 4 == 2 ? -1 : static_cast<double>(r % kPlaces));
+          cached_positions.push_back(r % 4 == 2 ? -1 : static_cast<double>(r % kPositions));
         }
         for (int64_t r = 0; r < v.axes * v.rows; ++r) positions.push_back(static_cast<double>(r * 37 % 2048));
         a.rotary.positions = integers(c, "positions", positions);
@@ -190,14 +190,14 @@ inline void add_turn_into_cache(Cases& cases, DType t) {
           a.rotary.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(turned)),
           a.rotary.axis[i] = static_cast<uint8_t>(i % v.axes);
         if (by_slot) a.slots = integers(c, "slots", slots);
-        a.places = integers(c, "places", places);
-        a.cache = {c.inout("cached keys", t, {v.rows * kPlaces, kv}), c.inout("cached values", t, {v.rows * kPlaces, kv}), kPlaces};
+        a.positions = integers(c, "places", cached_positions);
+        a.cache = {c.inout("cached keys", t, {v.rows * kPositions, kv}), c.inout("cached values", t, {v.rows * kPositions, kv}), kPositions};
         c.run([&](Ops& ops, Stream s) { ops.cache_write(a, s); });
       }});
 }
 
 struct DecodeShape {
-  int64_t slots, heads, kv_heads, d, places;
+  int64_t slots, heads, kv_heads, d, positions;
   int64_t window = 0;
   float cap = 0;
   bool sources = false;
@@ -208,21 +208,21 @@ struct DecodeShape {
 };
 
 /// Sources of slots that are the beams of texts: the first third of the places is the prompt's.
-inline std::vector<double> beam_sources(int64_t slots, int64_t places, int64_t beams) {
+inline std::vector<double> beam_sources(int64_t slots, int64_t positions, int64_t beams) {
   std::vector<double> sources;
   for (int64_t s = 0; s < slots; ++s)
-    for (int64_t j = 0; j < places; ++j) {
-      const int64_t of_text = j < places / 3 ? 0 : mixed(s * places + j, beams);
+    for (int64_t j = 0; j < positions; ++j) {
+      const int64_t of_text = j < positions / 3 ? 0 : mixed(s * positions + j, beams);
       sources.push_back(static_cast<double>(s / beams * beams + of_text));
     }
   return sources;
 }
 
 /// Lengths from none to all places, in an order that mixes them.
-inline std::vector<double> decode_lengths(int64_t slots, int64_t places) {
+inline std::vector<double> decode_lengths(int64_t slots, int64_t positions) {
   std::vector<double> lengths;
   for (int64_t s = 0; s < slots; ++s)
-    lengths.push_back(static_cast<double>(s == 0 ? places : s == 2 ? 0 : s == 3 ? 1 : 1 + mixed(s, places)));
+    lengths.push_back(static_cast<double>(s == 0 ? positions : s == 2 ? 0 : s == 3 ? 1 : 1 + mixed(s, positions)));
   return lengths;
 }
 
@@ -232,14 +232,14 @@ inline AttentionDecode make_attention_decode(OpContext& c, DType t, const Decode
   a.q = MatrixView(c.input("q", t, {v.slots, width + v.behind}, -2, 2)).columns(0, width);
   a.heads = v.heads, a.kv_heads = v.kv_heads, a.head_size = v.d;
   a.scale = 1 / std::sqrt(static_cast<float>(v.d)), a.window = v.window, a.cap = v.cap;
-  a.lengths = integers(c, "lengths", decode_lengths(v.slots, v.places));
+  a.lengths = integers(c, "lengths", decode_lengths(v.slots, v.positions));
   if (v.relative > 0) a.relative = {c.input("relative", kF32, {v.heads, v.relative + 1}, -2, 2), v.relative, 0};
   a.sharing = v.sharing;
-  if (v.beams) a.sources = integers(c, "sources", beam_sources(v.slots, v.places, v.sharing)).view({v.slots, v.places});
+  if (v.beams) a.sources = integers(c, "sources", beam_sources(v.slots, v.positions, v.sharing)).view({v.slots, v.positions});
   else if (v.sources)
-    a.sources = c.input("sources", DType::i32, {v.slots, v.places}, 0, static_cast<double>(v.slots));
-  a.cache = {c.input("cached keys", t, {v.slots * v.places, v.kv_heads * v.d}, -2, 2),
-             c.input("cached values", t, {v.slots * v.places, v.kv_heads * v.d}), v.places};
+    a.sources = c.input("sources", DType::i32, {v.slots, v.positions}, 0, static_cast<double>(v.slots));
+  a.cache = {c.input("cached keys", t, {v.slots * v.positions, v.kv_heads * v.d}, -2, 2),
+             c.input("cached values", t, {v.slots * v.positions, v.kv_heads * v.d}), v.positions};
   a.out = c.output("out", t, {v.slots, width});
   return a;
 }
@@ -268,7 +268,7 @@ inline const DecodeShape kSharedShapes[] = {
 
 inline void add_attention_decode(Cases& cases, DType t) {
   const auto add = [&](const DecodeShape& v) {
-    cases.push_back({title(t, "attention_decode ", v.slots, "x", v.heads, "/", v.kv_heads, "x", v.d, " of ", v.places,
+    cases.push_back({title(t, "attention_decode ", v.slots, "x", v.heads, "/", v.kv_heads, "x", v.d, " of ", v.positions,
                            " window ", v.window, " cap ", v.cap, v.sources ? " sources" : "", " behind ", v.behind,
                            v.relative ? concat(" relative ", v.relative) : "", v.sharing > 1 ? concat(" sharing ", v.sharing) : ""),
                      t, false, [=](OpContext& c) {
@@ -355,7 +355,7 @@ inline std::vector<double> odd_logits(int64_t rows, int64_t vocabulary) {
 
 /// A step in the middle of a search: texts with finished beams and without, one that is done, one at its limit.
 inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
-  constexpr int64_t kMax = 12, kPrefix = 2, kPlaces = kMax + kPrefix + 1;
+  constexpr int64_t kMax = 12, kPrefix = 2, kPositions = kMax + kPrefix + 1;
   const int64_t slots = v.texts * v.beams;
   std::vector<double> lengths, prompts, limits, keys, done, scores, finished_lengths, finished_scores, closed, texts;
   for (int64_t g = 0; g < v.texts; ++g) {
@@ -389,9 +389,9 @@ inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
   if (v.ends > 0) a.rules.ends = c.input("ends", DType::i32, {v.ends}, 0, static_cast<double>(v.vocabulary));
   a.length_penalty = v.length_penalty, a.early_stopping = v.early_stopping;
   a.candidates = c.scratch("candidates", kF32, {v.texts * v.beams, v.vocabulary});
-  a.sources = c.inout("sources", DType::i32, {slots, kPlaces}, 0, static_cast<double>(slots));
+  a.sources = c.inout("sources", DType::i32, {slots, kPositions}, 0, static_cast<double>(slots));
   a.ids_before = c.scratch("ids_before", DType::i32, {slots, kMax});
-  a.sources_before = c.scratch("sources_before", DType::i32, {slots, kPlaces});
+  a.sources_before = c.scratch("sources_before", DType::i32, {slots, kPositions});
   a.scores = c.changing_values("scores", kF32, scores).view({v.texts, v.beams});
   a.finished_ids = c.inout("finished_ids", DType::i32, {v.texts, v.beams, kMax}, 0, 9);
   a.finished_lengths = changing("finished_lengths", finished_lengths).view({v.texts, v.beams});

@@ -19,11 +19,11 @@ inline Quantized make_quantized(OpContext& c, const std::string& name, CodeBook 
   const int64_t block = code_block(book), together = doubly ? kScaleBlock : 1;
   const int64_t blocks = (n + block * together - 1) / (block * together) * together;
   const int64_t bytes = blocks * block * code_bits(book) / 8;
-  const auto place = [&](const std::string& part, DType dtype, int64_t count) {
+  const auto plane = [&](const std::string& part, DType dtype, int64_t count) {
     return compared ? c.output(name + part, dtype, {count}) : c.scratch(name + part, dtype, {count});
   };
-  Quantized q{book, place(".codes", DType::u8, bytes), place(".scales", doubly ? DType::u8 : kF32, blocks), {}};
-  if (doubly) q.outer = place(".outer", kF32, blocks / kScaleBlock);
+  Quantized q{book, plane(".codes", DType::u8, bytes), plane(".scales", doubly ? DType::u8 : kF32, blocks), {}};
+  if (doubly) q.outer = plane(".outer", kF32, blocks / kScaleBlock);
   return q;
 }
 

@@ -76,10 +76,10 @@ struct MomentsInBlocks : HoldGradients {
 
 struct StatesInHost : HoldGradients {
   StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
-    spec.place = Place::host;
+    spec.space = MemorySpace::host;
     return spec;
   }
-  Place master_place() const override { return Place::host; }
+  MemorySpace master_space() const override { return MemorySpace::host; }
 };
 
 const std::vector<Deal> kDeals = {{"ddp"}, {"fsdp"}, {"fsdp", "step"}};

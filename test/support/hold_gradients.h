@@ -20,8 +20,8 @@ struct HoldGradients : StoragePolicy {
   StateSpec state(const Unit& unit, const Parameter& parameter, StateSpec spec) const override {
     return of_run ? of_run->state(unit, parameter, spec) : spec;
   }
-  Place weights_place() const override { return of_run ? of_run->weights_place() : Place::device; }
-  Place master_place() const override { return of_run ? of_run->master_place() : Place::device; }
+  MemorySpace weights_space() const override { return of_run ? of_run->weights_space() : MemorySpace::device; }
+  MemorySpace master_space() const override { return of_run ? of_run->master_space() : MemorySpace::device; }
   bool transient_gradients(bool) const override { return false; }
   std::unique_ptr<StoragePolicy> of_run;
 };

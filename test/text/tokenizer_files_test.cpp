@@ -122,8 +122,8 @@ TEST_SUITE("tokenizer") {
       CHECK(tokenizer->encode(text) == ids);
     }
     CHECK(tokenizer->decode(Ids{9, 3, 8, 10}) == "a</w>abc</w>");
-    TextPlaces places{{0, 3, 4, 6}, {}};
-    CHECK(tokenizer->encode_with_places("abc abca", places) == Ids{8, 6, 2, 3});
+    TextPositions places{{0, 3, 4, 6}, {}};
+    CHECK(tokenizer->encode_with_positions("abc abca", places) == Ids{8, 6, 2, 3});
     CHECK(places.ids == std::vector<size_t>{0, 1, 1, 2});
   }
 

@@ -230,9 +230,9 @@ TEST_SUITE("tokenizer") {
     directory.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "CodeLlamaTokenizer"; });
     const auto tokenizer = load_tokenizer(directory.string(), {});
     CHECK(has(testing::message_of([&] { tokenizer->encode("a<FILL_ME>b<FILL_ME>"); }), "<FILL_ME> more than once"));
-    TextPlaces places;
-    places.bytes = {0};
-    CHECK(has(testing::message_of([&] { tokenizer->encode_with_places("a<FILL_ME>b", places); }), "conversation"));
+    TextPositions positions;
+    positions.bytes = {0};
+    CHECK(has(testing::message_of([&] { tokenizer->encode_with_positions("a<FILL_ME>b", positions); }), "conversation"));
   }
 
   TEST_CASE("many threads share one tokenizer") {
@@ -273,21 +273,21 @@ TEST_SUITE("tokenizer") {
       const auto tokenizer = load_tokenizer(golden_tokenizer(form), {});
       for (const std::string text : {"the word, another word", " a photo  of a</s>\u4e2d\u6587 cat\n", "<s>red",
                                      "x\U0001f600<|im_end|>\n\nthe quick", "e\u0301 cafe\u0301\u0301 A\u030a\u4e2d e"}) {
-        TextPlaces places;
-        for (size_t at = 0; at < text.size(); unicode::next_code_point(text, at)) places.bytes.push_back(at);
-        const auto ids = tokenizer->encode_with_places(text, places);
+        TextPositions positions;
+        for (size_t at = 0; at < text.size(); unicode::next_code_point(text, at)) positions.bytes.push_back(at);
+        const auto ids = tokenizer->encode_with_positions(text, positions);
         CAPTURE(form);
         CAPTURE(text);
         CHECK(ids == tokenizer->encode_plain(text));
-        REQUIRE(places.ids.size() == places.bytes.size());
-        CHECK(std::is_sorted(places.ids.begin(), places.ids.end()));
-        CHECK(places.ids.front() <= 1);          // a word start of its own may stand before the first character
-        CHECK(places.ids.back() == ids.size() - 1);
-        for (size_t i = 0; i < places.bytes.size(); ++i) {  // the places before it change nothing
-          TextPlaces one;
-          one.bytes = {places.bytes[i]};
-          tokenizer->encode_with_places(text, one);
-          CHECK(one.ids.at(0) == places.ids[i]);
+        REQUIRE(positions.ids.size() == positions.bytes.size());
+        CHECK(std::is_sorted(positions.ids.begin(), positions.ids.end()));
+        CHECK(positions.ids.front() <= 1);          // a word start of its own may stand before the first character
+        CHECK(positions.ids.back() == ids.size() - 1);
+        for (size_t i = 0; i < positions.bytes.size(); ++i) {  // the places before it change nothing
+          TextPositions one;
+          one.bytes = {positions.bytes[i]};
+          tokenizer->encode_with_positions(text, one);
+          CHECK(one.ids.at(0) == positions.ids[i]);
         }
       }
     }
@@ -296,16 +296,16 @@ TEST_SUITE("tokenizer") {
   TEST_CASE("places of a conversation with many turns take linear time") {
     const auto processor_seconds = [](const Tokenizer& tokenizer, int turns) {
       std::string text;
-      TextPlaces places;
+      TextPositions positions;
       for (int i = 0; i < turns; ++i) {
-        places.bytes.push_back(text.size());
+        positions.bytes.push_back(text.size());
         text += "USER: a cafe\u0301 in the morning? ASSISTANT: a word, another word.\n";
       }
       double least = 1e9;
       for (int i = 0; i < 3; ++i) {
-        places.ids.clear();
+        positions.ids.clear();
         const std::clock_t begin = std::clock();
-        tokenizer.encode_with_places(text, places);
+        tokenizer.encode_with_positions(text, positions);
         least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
       }
       return least;

@@ -10,12 +10,12 @@ namespace blipft::bench {
 
 namespace {
 
-/// Times attention to a cache: each text uses `length` of `places` positions.
+/// Times attention to a cache: each text uses `length` of `positions` positions.
 void attention_decode_case(Harness& harness, int64_t slots, int64_t heads, int64_t kv_heads, int64_t size,
-                           int64_t length, int64_t places) {
+                           int64_t length, int64_t positions) {
   const double cached = 2 * 2.0 * static_cast<double>(slots * length * kv_heads * size);
   const double rows = 2 * 2.0 * static_cast<double>(slots * heads * size);
-  const std::string shape = concat(dims({slots, heads, size}), " kv heads ", kv_heads, " ", length, " of ", places);
+  const std::string shape = concat(dims({slots, heads, size}), " kv heads ", kv_heads, " ", length, " of ", positions);
   const Cost cost{cached + rows, 4.0 * static_cast<double>(slots * length * heads * size)};
   harness.run("attention_decode", shape, cost, [&]() -> Harness::Work {
     AttentionDecode args;
@@ -23,8 +23,8 @@ void attention_decode_case(Harness& harness, int64_t slots, int64_t heads, int64
     args.heads = heads, args.kv_heads = kv_heads, args.head_size = size;
     args.scale = 1.0f / std::sqrt(static_cast<float>(size));
     args.lengths = harness.integers({slots}, [=](int64_t) { return static_cast<int32_t>(length); });
-    const Shape cache{slots * places, kv_heads * size};
-    args.cache = {harness.tensor(cache), harness.tensor(cache), places};
+    const Shape cache{slots * positions, kv_heads * size};
+    args.cache = {harness.tensor(cache), harness.tensor(cache), positions};
     return [&harness, args] { harness.ops().attention_decode(args, harness.stream()); };
   });
 }

@@ -37,7 +37,7 @@ struct Shares {
 
   __device__ __forceinline__ Shares(const DecodeArgs& args, int64_t slot) {
     end = args.lengths[slot];
-    first = args.first_place(end);
+    first = args.first_position(end);
     each = max(kMinShare, (end - first + args.splits - 1) / args.splits);
     used = (end - first + each - 1) / each;
   }
@@ -174,8 +174,8 @@ __device__ __forceinline__ void merge_shares(const DecodeArgs& args, int64_t fir
 }
 
 /// Merges the block's warps. Writes the result, or, if other blocks have shares too, this block's partial result.
-template <class T, int G, int L, int E, class Place>
-__device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, E>& running, const Place& columns,
+template <class T, int G, int L, int E, class Column>
+__device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, E>& running, const Column& columns,
                                        int64_t slot, int first_head, int heads, int split, int used) {
   extern __shared__ float shared[];  // [kWarps, G, d], then maxima and sums [2, kWarps, G]
   const int d = args.d, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -237,8 +237,8 @@ __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArg
   const int begin = shares.first + split * shares.each, end = min(begin + shares.each, shares.end);
   const int64_t row_size = int64_t{args.kv_heads} * d;
   const auto row_of = [&](int j) {
-    const int64_t source = args.sources && j < end ? args.sources[slot * args.places + j] : slot;
-    return (source * args.places + j) * row_size + int64_t{kv_head} * d;
+    const int64_t source = args.sources && j < end ? args.sources[slot * args.positions + j] : slot;
+    return (source * args.positions + j) * row_size + int64_t{kv_head} * d;
   };
   Running<G, E> running;
   int j = begin + warp * kKeys + lane / L;
@@ -282,11 +282,11 @@ __global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArg
 /// Returns the maximum number of shares of a text, which depends only on the shapes. It gives enough blocks for all
 /// multiprocessors and no block more than kMaxShare positions, as far as the scratch memory suffices.
 int64_t splits_of(const AttentionDecode& args, int64_t blocks, const LaunchContext& launch) {
-  const int64_t places = args.window > 0 ? std::min(args.window, args.cache.places) : args.cache.places;
-  const int64_t wanted = std::max(ceil_div(4 * launch.sm_count, blocks), ceil_div(places, kMaxShare));
+  const int64_t positions = args.window > 0 ? std::min(args.window, args.cache.positions) : args.cache.positions;
+  const int64_t wanted = std::max(ceil_div(4 * launch.sm_count, blocks), ceil_div(positions, kMaxShare));
   const int64_t split_bytes = args.q.rows() * args.heads * (args.head_size + 2) * static_cast<int64_t>(sizeof(float));
   const int64_t room = launch.scratch && blocks <= kCounters ? launch.scratch_bytes / split_bytes : 0;
-  const int64_t splits = std::min({wanted, ceil_div(places, int64_t{kMinShare}), kMaxSplits, room});
+  const int64_t splits = std::min({wanted, ceil_div(positions, int64_t{kMinShare}), kMaxSplits, room});
   return std::max<int64_t>(splits, 1);
 }
 
@@ -317,7 +317,7 @@ void CudaOps::attention_decode(const AttentionDecode& args, Stream stream) {
   if (args.q.numel() == 0) return;
   const int64_t d = args.head_size;
   BLIPFT_CHECK(d <= kMaxHeadSize, "attention_decode: head_size is ", d, ", this backend has at most ", kMaxHeadSize);
-  BLIPFT_CHECK(args.cache.places < int64_t{1} << 30, "attention_decode: ", args.cache.places, " places are too many");
+  BLIPFT_CHECK(args.cache.positions < int64_t{1} << 30, "attention_decode: ", args.cache.positions, " places are too many");
   const LaunchContext launch = context(stream);
   if (launch_shared_decode(args, launch)) return;
   const bool wide = all_aligned16(args.cache.keys, args.cache.values);

@@ -15,7 +15,7 @@ struct DecodeArgs {
   const int32_t *lengths, *sources;
   float* partials;                  ///< [slots * heads, splits, d + 2]: maximum, sum, weighted sum of values
   unsigned* counters;               ///< [blocks of one share], zero: number of finished shares
-  int64_t q_stride, places, window;
+  int64_t q_stride, positions, window;
   int heads, kv_heads, d, splits, group, parts;  ///< `parts` blocks share the `group` query heads of one key head
   float scale, cap;
   const float* relative;            ///< [heads, behind + 1 + ahead] or null: RelativeScores
@@ -23,7 +23,7 @@ struct DecodeArgs {
   int sharing;                      ///< as in AttentionDecode
 
   /// Returns the first position that a query sees if its positions end at `end`.
-  __device__ __forceinline__ int first_place(int end) const {
+  __device__ __forceinline__ int first_position(int end) const {
     return window > 0 && window < end ? end - static_cast<int>(window) : 0;
   }
   /// Returns the bias of head h for a key that is `offset` positions after the query.
@@ -38,7 +38,7 @@ inline DecodeArgs decode_args(const AttentionDecode& op) {
   DecodeArgs args{};
   args.q = op.q.data, args.keys = op.cache.keys.data, args.values = op.cache.values.data, args.out = op.out.data;
   args.lengths = op.lengths.as<const int32_t>(), args.sources = op.sources.as<const int32_t>();
-  args.q_stride = op.q.row_stride, args.places = op.cache.places, args.window = op.window;
+  args.q_stride = op.q.row_stride, args.positions = op.cache.positions, args.window = op.window;
   args.heads = static_cast<int>(op.heads), args.kv_heads = static_cast<int>(op.kv_heads);
   args.d = static_cast<int>(op.head_size), args.group = args.heads / args.kv_heads;
   args.splits = args.parts = 1;

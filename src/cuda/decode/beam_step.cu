@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kTextThreads) beam_text_kernel(StepArgs args) 
   __syncthreads();
   if (threadIdx.x == 0) plan_beams(a, text, best, length, plan);
   __syncthreads();
-  const int64_t columns = a.texts.most > a.places ? a.texts.most : a.places;
+  const int64_t columns = a.texts.most > a.positions ? a.texts.most : a.positions;
   for (int64_t column = threadIdx.x; column < columns; column += kTextThreads)
     move_beams(a, text, best, length, plan, column);
   if (threadIdx.x < a.beams) finish_beam(a, text, threadIdx.x, length, plan);

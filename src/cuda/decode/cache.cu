@@ -15,7 +15,7 @@ constexpr int kThreads = 256;
 struct BeginArgs {
   const int32_t *texts, *ids, *lengths, *limits, *memory_rows;
   const int64_t* keys;
-  int64_t beams, cols, places;
+  int64_t beams, cols, positions;
   TextArrays slots;
   int32_t *memory_lengths, *sources, *finished_lengths, *closed;
   float* finished_scores;
@@ -30,8 +30,8 @@ __global__ void begin_texts_kernel(BeginArgs args) {
   const int32_t length = args.lengths[row];
   for (int64_t i = threadIdx.x; i < length; i += kThreads)
     args.slots.ids[slot * most + i] = args.ids[row * args.cols + i];
-  for (int64_t i = threadIdx.x; args.sources && i < args.places; i += kThreads)
-    args.sources[slot * args.places + i] = static_cast<int32_t>(first);
+  for (int64_t i = threadIdx.x; args.sources && i < args.positions; i += kThreads)
+    args.sources[slot * args.positions + i] = static_cast<int32_t>(first);
   if (threadIdx.x > 0) return;
   args.slots.lengths[slot] = args.slots.prompt_lengths[slot] = length;
   args.slots.limits[slot] = args.limits[row];
@@ -44,7 +44,7 @@ __global__ void begin_texts_kernel(BeginArgs args) {
   if (beam == 0) args.closed[text] = 0;
 }
 
-__global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t* tokens, int32_t* places,
+__global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t* tokens, int32_t* positions,
                                  int32_t* cache_lengths) {
   join_chain();
   const int64_t s = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -53,13 +53,13 @@ __global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t*
   const bool grows = texts.grows(s);
   const auto end = static_cast<int32_t>(prefix_rows + length);
   tokens[s] = grows ? texts.ids[s * texts.most + length - 1] : 0;
-  places[s] = grows ? end - 1 : -1;
+  positions[s] = grows ? end - 1 : -1;
   cache_lengths[s] = grows ? end : 0;
 }
 
 struct WriteArgs {
-  const int32_t *slots, *places;
-  int64_t cache_places, k_stride, v_stride, cols;
+  const int32_t *slots, *positions;
+  int64_t cache_positions, k_stride, v_stride, cols;
 };
 
 /// One block per row; N elements at a time.
@@ -67,9 +67,9 @@ template <class T, int N>
 __global__ void cache_write_kernel(const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ keys,
                                    T* __restrict__ values, WriteArgs args) {
   join_chain();
-  const int64_t row = blockIdx.x, place = args.places[row];
-  if (place < 0) return;
-  const int64_t to = ((args.slots ? args.slots[row] : row) * args.cache_places + place) * args.cols;
+  const int64_t row = blockIdx.x, position = args.positions[row];
+  if (position < 0) return;
+  const int64_t to = ((args.slots ? args.slots[row] : row) * args.cache_positions + position) * args.cols;
   k += row * args.k_stride, v += row * args.v_stride;
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
     const Pack<T, N> key = load_pack<N>(k + c), value = load_pack<N>(v + c);
@@ -86,7 +86,7 @@ void CudaOps::begin_texts(const BeginTexts& args, Stream stream) {
   begin.texts = args.texts.as<const int32_t>(), begin.ids = args.ids.as<const int32_t>();
   begin.lengths = args.lengths.as<const int32_t>(), begin.limits = args.limits.as<const int32_t>();
   begin.memory_rows = args.memory_rows.as<const int32_t>(), begin.keys = args.keys.as<const int64_t>();
-  begin.beams = args.beams, begin.cols = args.ids.cols(), begin.places = args.sources ? args.sources.cols() : 0;
+  begin.beams = args.beams, begin.cols = args.ids.cols(), begin.positions = args.sources ? args.sources.cols() : 0;
   begin.slots = TextArrays::of(args.state), begin.memory_lengths = args.memory_lengths.as<int32_t>();
   begin.sources = args.sources.as<int32_t>(), begin.closed = args.closed.as<int32_t>();
   begin.finished_lengths = args.finished_lengths.as<int32_t>();
@@ -99,7 +99,7 @@ void CudaOps::next_rows(const NextRows& args, Stream stream) {
   check_args(args);
   const int64_t slots = args.state.lengths.numel();
   launch_overlapped(next_rows_kernel, blocks_of(ceil_div(slots, kThreads)), kThreads, 0, context(stream),
-                    TextArrays::of(args.state), args.prefix_rows, args.tokens.as<int32_t>(), args.places.as<int32_t>(),
+                    TextArrays::of(args.state), args.prefix_rows, args.tokens.as<int32_t>(), args.positions.as<int32_t>(),
                     args.cache_lengths.as<int32_t>());
 }
 
@@ -109,8 +109,8 @@ void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
   const LaunchContext launch = context(stream);
   if (args.rotary.x && args.rotary.axes() == 1) return launch_turn_into_cache(args, launch);
   if (args.rotary.x) rotary(args.rotary, stream);
-  const WriteArgs write{.slots = args.slots.as<const int32_t>(), .places = args.places.as<const int32_t>(),
-                        .cache_places = args.cache.places, .k_stride = args.k.row_stride, .v_stride = args.v.row_stride,
+  const WriteArgs write{.slots = args.slots.as<const int32_t>(), .positions = args.positions.as<const int32_t>(),
+                        .cache_positions = args.cache.positions, .k_stride = args.k.row_stride, .v_stride = args.v.row_stride,
                         .cols = args.k.cols()};
   dispatch_float(args.k.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

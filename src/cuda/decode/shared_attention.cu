@@ -25,11 +25,11 @@ constexpr int kStages = 2;          // number of such groups of entries in share
 constexpr int kRows = 16;           // rows of a matrix product
 constexpr int kMaxShared = 8;      // maximum number of slots
 constexpr int64_t kMaxEntries = 2048;
-constexpr int64_t kFewPlaces = 128;  // maximum number of positions of a slot if none are shared
+constexpr int64_t kFewPositions = 128;  // maximum number of positions of a slot if none are shared
 constexpr int64_t kWarpsOfProcessor = 4;  // with fewer warps of work, splitting long texts over blocks is faster
 
 /// The cache rows that slots of a text see, with their positions and bits for the slots that see them.
-struct PlaceList {
+struct PositionList {
   int32_t* rows;
   uint32_t* seen;                   ///< position << kMaxShared | bits of slots
   int32_t* warps;                   ///< [kWarps], scratch
@@ -42,7 +42,7 @@ struct PlaceList {
 #pragma unroll
     for (int b = 0; b < kMaxShared; ++b) {
       end[b] = b < slots ? args.lengths[first_slot + b] : 0;
-      first[b] = args.first_place(end[b]);
+      first[b] = args.first_position(end[b]);
       if (end[b] > 0) low = min(low, first[b]), high = max(high, end[b]);
     }
     for (int base = low; base < high; base += kThreads) {
@@ -53,7 +53,7 @@ struct PlaceList {
       for (int b = 0; b < kMaxShared; ++b) {
         source[b] = -1, bits[b] = 0;
         if (j >= first[b] && j < end[b])
-          source[b] = args.sources ? args.sources[(first_slot + b) * args.places + j] : static_cast<int>(first_slot) + b;
+          source[b] = args.sources ? args.sources[(first_slot + b) * args.positions + j] : static_cast<int>(first_slot) + b;
       }
 #pragma unroll
       for (int b = 0; b < kMaxShared; ++b) {
@@ -82,7 +82,7 @@ struct PlaceList {
 #pragma unroll
       for (int b = 0; b < kMaxShared; ++b) {
         if (bits[b] == 0) continue;
-        rows[at] = source[b] * static_cast<int>(args.places) + j;
+        rows[at] = source[b] * static_cast<int>(args.positions) + j;
         seen[at++] = static_cast<uint32_t>(j) << kMaxShared | bits[b];
       }
       __syncthreads();              // before `warps` is overwritten and the list is read
@@ -95,7 +95,7 @@ struct PlaceList {
 struct DecodeRow {
   int64_t slot;
   int head, end;
-  uint32_t bit;                     ///< of the slot in PlaceList::seen; 0: the row does not exist
+  uint32_t bit;                     ///< of the slot in PositionList::seen; 0: the row does not exist
 };
 
 /// A warp's attention over the list for its head.
@@ -105,7 +105,7 @@ struct HeadOfText {
   static constexpr int kSteps = pitch<D> / 16;
 
   const DecodeArgs& args;
-  const PlaceList& list;
+  const PositionList& list;
   int count, kv_head;
   uint32_t tiles;                   ///< kStages tiles of keys and values
   DecodeRow row[2];                 ///< rows lane / 4 and lane / 4 + 8
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads) shared_decode_kernel(DecodeArgs args
   const int64_t first_slot = int64_t{blockIdx.x / static_cast<unsigned>(blocks)} * slots;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int task = static_cast<int>(blockIdx.x) % blocks * kWarps + warp;
-  const PlaceList list{reinterpret_cast<int32_t*>(shared + tiles_bytes<D>),
+  const PositionList list{reinterpret_cast<int32_t*>(shared + tiles_bytes<D>),
                        reinterpret_cast<uint32_t*>(shared + tiles_bytes<D>) + room, warps};
   const int count = list.fill(args, first_slot, slots);
   if (task >= tasks) return;
@@ -261,14 +261,14 @@ void launch(DecodeArgs args, int64_t blocks, int64_t room, const LaunchContext& 
 
 bool launch_shared_decode(const AttentionDecode& op, const LaunchContext& context) {
   const int64_t d = op.head_size, slots = op.sharing;
-  if (slots > kMaxShared || (slots == 1 && op.cache.places > kFewPlaces) || op.q.dtype != DType::bf16 || d % 8 != 0 || d > 128) return false;
+  if (slots > kMaxShared || (slots == 1 && op.cache.positions > kFewPositions) || op.q.dtype != DType::bf16 || d % 8 != 0 || d > 128) return false;
   if (!all_aligned16(op.cache.keys, op.cache.values, op.out) || op.q.row_stride % 2 != 0 ||
       reinterpret_cast<uintptr_t>(op.q.data) % 4 != 0 || op.cache.keys.rows() > INT32_MAX)
     return false;
   DecodeArgs args = decode_args(op);
   args.parts = static_cast<int>(ceil_div(args.group, std::min<int64_t>(args.group, kRows / slots)));
   const int64_t texts = op.q.rows() / slots, tasks = op.kv_heads * args.parts;
-  const int64_t room = slots * (op.window > 0 ? std::min(op.window, op.cache.places) : op.cache.places);
+  const int64_t room = slots * (op.window > 0 ? std::min(op.window, op.cache.positions) : op.cache.positions);
   if (room > kMaxEntries || texts * tasks < kWarpsOfProcessor * context.sm_count) return false;
   const int64_t blocks = texts * ceil_div(tasks, kWarps);
   if (d <= 64) launch<64>(args, blocks, room, context);

@@ -11,19 +11,19 @@
 
 namespace blipft {
 
-inline void check_cuda(cudaError_t status, const char* expression, std::source_location place) {
+inline void check_cuda(cudaError_t status, const char* expression, std::source_location location) {
   if (status == cudaSuccess) [[likely]] return;
   (void)cudaGetLastError();  // so that a non-sticky error is not reported again by a later call
-  throw Error(concat("CUDA call failed: ", expression, " at ", place.file_name(), ":", place.line(), ": ",
+  throw Error(concat("CUDA call failed: ", expression, " at ", location.file_name(), ":", location.line(), ": ",
                      cudaGetErrorName(status), " (", cudaGetErrorString(status), ")"),
-              place);
+              location);
 }
 
-inline void check_cublas(cublasStatus_t status, const char* expression, std::source_location place) {
+inline void check_cublas(cublasStatus_t status, const char* expression, std::source_location location) {
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]] return;
-  throw Error(concat("cuBLASLt call failed: ", expression, " at ", place.file_name(), ":", place.line(), ": ",
+  throw Error(concat("cuBLASLt call failed: ", expression, " at ", location.file_name(), ":", location.line(), ": ",
                      cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status), ")"),
-              place);
+              location);
 }
 
 }  // namespace blipft

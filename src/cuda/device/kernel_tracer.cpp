@@ -167,18 +167,18 @@ void CUPTIAPI buffer_full(CUcontext context, uint32_t stream, uint8_t* buffer, s
 /// Loads the library next to the loaded CUDA runtime, or the one that the dynamic loader finds.
 void* load_library(std::string& tried) {
   const std::string name = concat("libcupti.so.", CUDART_VERSION / 1000);
-  std::vector<std::string> places{name};
+  std::vector<std::string> candidates{name};
   Dl_info runtime{};
   if (dladdr(reinterpret_cast<void*>(&cudaGetDeviceCount), &runtime) && runtime.dli_fname) {
     const std::string path = runtime.dli_fname, folder = path.substr(0, path.rfind('/') + 1);
     // The toolkit has it in lib64 or extras/CUPTI; Python packages have separate folders.
-    for (const char* place : {"", "../extras/CUPTI/lib64/", "../../../extras/CUPTI/lib64/", "../../cuda_cupti/lib/"})
-      places.push_back(folder + place + name);
+    for (const char* candidate : {"", "../extras/CUPTI/lib64/", "../../../extras/CUPTI/lib64/", "../../cuda_cupti/lib/"})
+      candidates.push_back(folder + candidate + name);
   }
-  places.push_back("libcupti.so");
-  for (const std::string& place : places) {
-    if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    tried += concat(tried.empty() ? "" : ", ", place);
+  candidates.push_back("libcupti.so");
+  for (const std::string& candidate : candidates) {
+    if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    tried += concat(tried.empty() ? "" : ", ", candidate);
   }
   return nullptr;
 }

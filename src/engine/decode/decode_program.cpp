@@ -43,17 +43,17 @@ const char* DecodeProgram::pass_name(Pass pass) {
 
 void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   const int64_t s = settings_.slots, l = settings_.max_ids, g = settings_.prompts, b = settings_.beams;
-  const int64_t v = inputs_.text.vocabulary, rows = layout_.rows(), c = places();
+  const int64_t v = inputs_.text.vocabulary, rows = layout_.rows(), c = positions();
   const auto i32 = [&](const Shape& shape) { return data.add(DType::i32, shape); };
   state.batch = data.add(DType::u8, {layout_.bytes()});
   state.row_slots = i32({rows});
-  state.row_places = i32({rows});
+  state.row_positions = i32({rows});
   state.last_rows = i32({g, 1});
   state.prompt_slots = i32({g});
   state.prompt_limits = i32({g});
   if (inputs_.has_source()) {
     state.memory_slots = i32({layout_.rows(BatchStream::source)});
-    state.memory_places = i32({layout_.rows(BatchStream::source)});
+    state.memory_positions = i32({layout_.rows(BatchStream::source)});
   }
   state.prompt_bytes = data.bytes();
   state.decode = {.ids = i32({s, l}), .lengths = i32({s}), .prompt_lengths = i32({s}), .limits = i32({s}),
@@ -90,8 +90,8 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   add_caches(state.layers, parts_.model->cache_widths(), s, c);
   if (!inputs_.has_source()) return;
   state.memory_lengths = i32({s});
-  if (b > 1) state.memory_sources = i32({s, memory_places()});
-  add_caches(state.memory_layers, parts_.model->memory_widths(), texts(), memory_places());
+  if (b > 1) state.memory_sources = i32({s, memory_positions()});
+  add_caches(state.memory_layers, parts_.model->memory_widths(), texts(), memory_positions());
 }
 
 bool DecodeProgram::has(Pass pass) const {
@@ -156,7 +156,7 @@ void DecodeProgram::begin_memory() {
   if (!state_->memory_sources) return;
   std::vector<int32_t> sources;
   for (int64_t s = 0; s < settings_.slots; ++s)
-    sources.insert(sources.end(), static_cast<size_t>(memory_places()), static_cast<int32_t>(s / settings_.beams));
+    sources.insert(sources.end(), static_cast<size_t>(memory_positions()), static_cast<int32_t>(s / settings_.beams));
   const Stream stream = parts_.device->compute_stream();
   parts_.device->copy(state_->memory_sources.data, sources.data(), state_->memory_sources.bytes(), stream);
   parts_.device->synchronize(stream);      // `sources` is not page-locked
@@ -203,7 +203,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   write_batch(samples, pixels);
   const MicroBatch batch = layout_.micro_batch(block, 0);
   std::fill_n(host.row_slots.as<int32_t>(), host.row_slots.numel(), -1);
-  std::fill_n(host.row_places.as<int32_t>(), host.row_places.numel(), -1);
+  std::fill_n(host.row_positions.as<int32_t>(), host.row_positions.numel(), -1);
   const int32_t* starts = batch.text.packing.starts.as<const int32_t>();
   for (size_t i = 0; i < samples.size(); ++i) {
     const int32_t start = starts[i];
@@ -214,7 +214,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
     const auto rows = static_cast<int32_t>(inputs_.text.first_rows + ids_before(static_cast<int64_t>(texts[i].ids.size())));
     for (int32_t t = 0; t < rows; ++t) {
       host.row_slots.as<int32_t>()[start + t] = static_cast<int32_t>(texts[i].slot);
-      host.row_places.as<int32_t>()[start + t] = t;
+      host.row_positions.as<int32_t>()[start + t] = t;
     }
     host.last_rows.as<int32_t>()[i] = start + rows - 1;
     host.prompt_slots.as<int32_t>()[i] = static_cast<int32_t>(texts[i].slot / settings_.beams);
@@ -226,12 +226,12 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
 // Writes the cache positions of the encoder's rows.
 void DecodeProgram::write_memory_rows(std::span<const NewText> texts, const MicroBatch& batch, State& host) const {
   std::fill_n(host.memory_slots.as<int32_t>(), host.memory_slots.numel(), -1);
-  std::fill_n(host.memory_places.as<int32_t>(), host.memory_places.numel(), -1);
+  std::fill_n(host.memory_positions.as<int32_t>(), host.memory_positions.numel(), -1);
   for (size_t i = 0; i < texts.size(); ++i) {
     const int32_t start = batch.source.packing.starts.as<const int32_t>()[i];
     for (int32_t t = 0; t < batch.source.key_lengths.as<const int32_t>()[i]; ++t) {
       host.memory_slots.as<int32_t>()[start + t] = static_cast<int32_t>(texts[i].slot / settings_.beams);
-      host.memory_places.as<int32_t>()[start + t] = t;
+      host.memory_positions.as<int32_t>()[start + t] = t;
     }
   }
 }
@@ -309,7 +309,7 @@ void DecodeProgram::run(Pass pass) {
 }
 
 CacheCall DecodeProgram::cache_call() const {
-  return {.layers = state_->layers, .places = state_->row_of_slot, .memory_layers = state_->memory_layers};
+  return {.layers = state_->layers, .positions = state_->row_of_slot, .memory_layers = state_->memory_layers};
 }
 
 void DecodeProgram::enqueue(Pass pass) {
@@ -343,10 +343,10 @@ void DecodeProgram::enqueue_prompts(const StepContext& context) {
   begin_texts(batch);
   CacheCall cache = cache_call();
   cache.slots = state_->row_slots;
-  cache.places = state_->row_places;
+  cache.positions = state_->row_positions;
   cache.last_rows = state_->last_rows;
   cache.memory_slots = state_->memory_slots;
-  cache.memory_places = state_->memory_places;
+  cache.memory_positions = state_->memory_positions;
   const Tensor logits = parts_.model->read_prompts(context, batch, cache);
   choose(logits, true);
   context.arena.give(logits);
@@ -366,7 +366,7 @@ void DecodeProgram::begin_texts(const MicroBatch& batch) {
 
 void DecodeProgram::enqueue_token(const StepContext& context) {
   context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.text.first_rows, .tokens = state_->tokens,
-                         .places = state_->row_of_slot, .cache_lengths = state_->lengths},
+                         .positions = state_->row_of_slot, .cache_lengths = state_->lengths},
                         context.stream);
   CacheCall cache = cache_call();
   cache.tokens = state_->tokens;

@@ -133,8 +133,8 @@ class DecodeProgram {
     std::unique_ptr<Graph> graph;
     bool warm = false;                     // has run once without a graph
   };
-  int64_t places() const { return inputs_.text.first_rows + settings_.max_ids; }
-  int64_t memory_places() const { return inputs_.source.first_rows + settings_.prompt_text.source_tokens; }  // P
+  int64_t positions() const { return inputs_.text.first_rows + settings_.max_ids; }
+  int64_t memory_positions() const { return inputs_.source.first_rows + settings_.prompt_text.source_tokens; }  // P
   int64_t texts() const { return settings_.slots / settings_.beams; }
   void lay_out(Block& data, Block& cache, State& state) const;
   void run(Pass pass);

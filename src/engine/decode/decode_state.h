@@ -28,9 +28,9 @@ class DecodeProgram::Block {
 struct DecodeProgram::State {
   // One copy from the host before prompts are read: the batch, then the cache positions of its rows and slots of texts.
   Tensor batch;                            // u8
-  Tensor row_slots, row_places;            // i32 [R]
+  Tensor row_slots, row_positions;            // i32 [R]
   Tensor last_rows, prompt_slots, prompt_limits;  // i32 [G, 1], [G], [G]; prompt_slots: slot / B
-  Tensor memory_slots, memory_places;      // i32 [N], per encoder row: slot / B and cache position
+  Tensor memory_slots, memory_positions;      // i32 [N], per encoder row: slot / B and cache position
   int64_t prompt_bytes = 0;                // bytes of this copy
   DecodeState decode;
   Tensor ends;                             // i32 [E]

@@ -58,7 +58,7 @@ void refuse_unknown(const json& object, const std::string& file, const GenerateS
 void refuse_unless_given(const json& object, const std::string& file, const EngineSettings& config, const ModelInputs& inputs) {
   const auto stops = object.find("stop_strings");
   const bool stop = stops != object.end() && !stops->is_null() && !stops->empty();
-  BLIPFT_USER_CHECK(!stop || config.places.count("generate.stop") > 0, file, ": stop_strings: found ", io::brief(*stops),
+  BLIPFT_USER_CHECK(!stop || config.locations.count("generate.stop") > 0, file, ": stop_strings: found ", io::brief(*stops),
                     ", which is not read from this file; give these texts as generate.stop");
   const auto start = object.find("decoder_start_token_id");
   BLIPFT_USER_CHECK(!inputs.has_source() || start == object.end() || start->is_null() || *start == inputs.decoder_start, file,
@@ -128,7 +128,7 @@ GenerateSettings generate_settings(const EngineSettings& config, const std::stri
   const json object = read_object(file);
   const JsonFields fields(object, file);
   const GenerateSection& g = config.generate;
-  const auto given = [&](const char* key) { return config.places.count(std::string("generate.") + key) > 0; };
+  const auto given = [&](const char* key) { return config.locations.count(std::string("generate.") + key) > 0; };
   const auto number = [&](const char* key, double ours) { return given(key) ? ours : fields.get<double>(key, ours); };
   const auto count = [&](const char* key, int64_t ours) { return given(key) ? ours : fields.get<int64_t>(key, ours); };
   GenerateSettings settings;
@@ -151,10 +151,10 @@ GenerateSettings generate_settings(const EngineSettings& config, const std::stri
   settings.beams = given("num_beams") ? g.num_beams : fields.positive("num_beams", g.num_beams, kMaxBeams);
   settings.returned = given("num_return_sequences") ? g.num_return_sequences
                                                     : fields.positive("num_return_sequences", g.num_return_sequences, kMaxBeams);
-  BLIPFT_USER_CHECK(!rules.sample || settings.beams == 1, place_of(config, "generate.num_beams"), ": generate.num_beams: ",
+  BLIPFT_USER_CHECK(!rules.sample || settings.beams == 1, location_of(config, "generate.num_beams"), ": generate.num_beams: ",
                     settings.beams, " beams and draws (do_sample) at once are not supported; give generate.num_beams=1 or "
                     "generate.do_sample=false");
-  BLIPFT_USER_CHECK(settings.returned <= settings.beams, place_of(config, "generate.num_return_sequences"),
+  BLIPFT_USER_CHECK(settings.returned <= settings.beams, location_of(config, "generate.num_return_sequences"),
                     ": generate.num_return_sequences: found ", settings.returned, ", but there are ", settings.beams,
                     " beams (generate.num_beams); expected at most as many");
   refuse_unknown(object, file, settings);
@@ -171,9 +171,9 @@ GenerateSettings generate_settings(const EngineSettings& config, const std::stri
     BLIPFT_USER_CHECK(id < inputs.text.vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", inputs.text.vocabulary,
                       " tokens");
   settings.stop = g.stop;
-  BLIPFT_USER_CHECK(std::count(g.stop.begin(), g.stop.end(), "") == 0, place_of(config, "generate.stop"),
+  BLIPFT_USER_CHECK(std::count(g.stop.begin(), g.stop.end(), "") == 0, location_of(config, "generate.stop"),
                     ": generate.stop: has an empty text, at which every answer would end; remove it");
-  BLIPFT_USER_CHECK(settings.stop.empty() || settings.beams == 1, place_of(config, "generate.stop"),
+  BLIPFT_USER_CHECK(settings.stop.empty() || settings.beams == 1, location_of(config, "generate.stop"),
                     ": generate.stop: texts at which answers end are of one beam, but generate.num_beams is ", settings.beams,
                     "; remove one of them");
   return settings;
@@ -185,7 +185,7 @@ std::string unused_sampling(const EngineSettings& config, const GenerateSettings
   std::string keys;
   int64_t unused = 0;
   const auto look = [&](const std::string& key, bool other) {
-    const bool of_file = place_of(config, key).starts_with(config.file);
+    const bool of_file = location_of(config, key).starts_with(config.file);
     if (other || !of_file) keys += concat(unused++ > 0 ? ", " : "", key);
   };
   look("generate.temperature", g.temperature != defaults.temperature);

@@ -16,7 +16,7 @@ PromptSet::PromptSet(const EngineSettings& config, Source source, const Tokenize
                      int64_t samples, const InstructionReader& instructions)
     : source_(std::move(source)), inputs_(inputs), skips_(config.data.on_bad_sample == FaultAction::skip),
       pictures_{config.data.exif_orientation, config.data.transparency == Transparency::white} {
-  BLIPFT_USER_CHECK(!inputs.has_picture() || source_.dataset->has_pictures(), place_of(config, source_.key), ": ", source_.key,
+  BLIPFT_USER_CHECK(!inputs.has_picture() || source_.dataset->has_pictures(), location_of(config, source_.key), ": ", source_.key,
                     ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
                     "model of text");
   const PromptSettings settings{
@@ -96,7 +96,7 @@ std::string PromptSource::text(int64_t samples) const {
 }
 
 void PromptSource::check(const EngineSettings& config) const {
-  BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, key), ": ", key, ": ", path,
+  BLIPFT_USER_CHECK(dataset_exists(path), location_of(config, key), ": ", key, ": ", path,
                     " does not exist; expected samples in a format of data.path",
                     key == "generate.path" ? "" : ", whose prompts are answered where no generate.path is given");
 }
@@ -111,7 +111,7 @@ PromptSet open_prompts(const EngineSettings& config, const Tokenizer& tokenizer,
   std::shared_ptr<const Dataset> dataset =
       source.held_out ? open_validation(config, texts) : open_dataset(source.path, config.data.format, texts);
   BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->other_files(),
-                    place_of(config, source.key), ": ", source.key, ": ", source.path,
+                    location_of(config, source.key), ": ", source.key, ": ", source.path,
                     " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
   if (inputs.has_picture() && config.data.on_bad_sample != FaultAction::skip) dataset->check_picture_formats();
   const std::string text = source.text(dataset->size());

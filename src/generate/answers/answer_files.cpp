@@ -20,17 +20,17 @@ std::string make_folder(const Config& config) {
   const std::string& output = config.output.path;
   std::error_code error;
   std::filesystem::create_directories(output, error);
-  BLIPFT_USER_CHECK(!error, place_of(config, "output.path"), ": output.path: cannot create the folder ", output, ": ",
+  BLIPFT_USER_CHECK(!error, location_of(config, "output.path"), ": output.path: cannot create the folder ", output, ": ",
                     error.message(), "; choose a folder that you may write to");
   for (int i = 1; i <= kMaxFolders; ++i) {
     char number[16];
     std::snprintf(number, sizeof number, "%04d", i);
     const std::string folder = concat(output, "/generated-", number);
     if (::mkdir(folder.c_str(), 0777) == 0) return folder;
-    BLIPFT_USER_CHECK(errno == EEXIST, place_of(config, "output.path"), ": output.path: cannot create ", folder, ": ",
+    BLIPFT_USER_CHECK(errno == EEXIST, location_of(config, "output.path"), ": output.path: cannot create ", folder, ": ",
                       io::errno_text(), "; choose a folder that you may write to");
   }
-  throw UserError(concat(place_of(config, "output.path"), ": output.path: ", output, " has ", kMaxFolders,
+  throw UserError(concat(location_of(config, "output.path"), ": output.path: ", output, " has ", kMaxFolders,
                          " folders generated-NNNN already; choose another output.path"));
 }
 

@@ -73,7 +73,7 @@ void AnswerSet::check_references(const Config& config) const {
   const bool any = std::any_of(prompts.begin(), prompts.end(), [](const PromptedSample& one) { return !one.references.empty(); }) ||
                    std::any_of(texts_.begin(), texts_.end(), [](const TokenizedText& one) { return one.has_target(); });
   const std::string& key = prompts_.key();
-  BLIPFT_USER_CHECK(any, place_of(config, key), ": ", key, ": ", prompts_.path(), ": none of its ",
+  BLIPFT_USER_CHECK(any, location_of(config, key), ": ", key, ": ", prompts_.path(), ": none of its ",
                     counted(static_cast<int64_t>(prompts.size()), "sample"), " has a reference, a text that would be right, and "
                     "--evaluate scores against these; write them (of pictures a metadata.jsonl, or a .txt beside each), or take "
                     "--generate, which scores nothing");

@@ -38,7 +38,7 @@ std::vector<double> likelihoods_of(Generation& generation, const std::vector<Tok
 
 std::string line_of(const Question& question, int64_t index, const std::vector<double>& likelihoods) {
   const auto chosen = std::max_element(likelihoods.begin(), likelihoods.end()) - likelihoods.begin();
-  nlohmann::ordered_json line{{"sample", index}, {"name", question.place}, {"query", question.query},
+  nlohmann::ordered_json line{{"sample", index}, {"name", question.location}, {"query", question.query},
                               {"choices", question.choices}, {"log_likelihoods", likelihoods}, {"chosen", chosen},
                               {"gold", question.gold}};
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -23,29 +23,29 @@ using nlohmann::json;
 
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
-Question question_of(const json& record, const std::string& place) {
-  BLIPFT_USER_CHECK(record.is_object(), place, ": found ", io::brief(record), ", expected an object");
+Question question_of(const json& record, const std::string& location) {
+  BLIPFT_USER_CHECK(record.is_object(), location, ": found ", io::brief(record), ", expected an object");
   const auto at = [&](std::initializer_list<const char*> names, const char* what) -> const json& {
     for (const char* name : names)
       if (const auto found = record.find(name); found != record.end()) return *found;
-    throw UserError(concat(place, ": no key \"", *names.begin(), "\", expected ", what));
+    throw UserError(concat(location, ": no key \"", *names.begin(), "\", expected ", what));
   };
-  Question question{place, "", {}, 0};
+  Question question{location, "", {}, 0};
   const json& query = at({"query", "question"}, "the text before the choices");
-  BLIPFT_USER_CHECK(query.is_string(), place, ": query: found ", io::brief(query), ", expected a text");
+  BLIPFT_USER_CHECK(query.is_string(), location, ": query: found ", io::brief(query), ", expected a text");
   question.query = query.get<std::string>();
   const json& choices = at({"choices"}, "a list of texts to choose from");
-  BLIPFT_USER_CHECK(choices.is_array() && choices.size() >= 2, place, ": choices: found ", io::brief(choices),
+  BLIPFT_USER_CHECK(choices.is_array() && choices.size() >= 2, location, ": choices: found ", io::brief(choices),
                     ", expected a list of two texts or more");
   for (const json& choice : choices) {
-    BLIPFT_USER_CHECK(choice.is_string() && !choice.get_ref<const std::string&>().empty(), place, ": choices: found ",
+    BLIPFT_USER_CHECK(choice.is_string() && !choice.get_ref<const std::string&>().empty(), location, ": choices: found ",
                       io::brief(choice), ", expected a text");
     question.choices.push_back(choice.get<std::string>());
   }
   const json& gold = at({"gold", "label", "answer"}, "the index of the right choice, from 0");
   BLIPFT_USER_CHECK(gold.is_number_integer() && gold.get<int64_t>() >= 0 &&
                         gold.get<int64_t>() < static_cast<int64_t>(choices.size()),
-                    place, ": gold: found ", io::brief(gold), ", expected the index of the right choice, 0 to ",
+                    location, ": gold: found ", io::brief(gold), ", expected the index of the right choice, 0 to ",
                     choices.size() - 1);
   question.gold = gold.get<int64_t>();
   return question;
@@ -57,11 +57,11 @@ std::vector<Question> read_questions(const std::string& file, int64_t most) {
   const std::string text = io::read_whole_file(file, kMaxBytes);
   std::vector<Question> questions;
   const auto wanted = [&] { return most == 0 || static_cast<int64_t>(questions.size()) < most; };
-  const auto add = [&](const std::string& place, const std::function<json()>& record) {
+  const auto add = [&](const std::string& location, const std::function<json()>& record) {
     try {
-      questions.push_back(question_of(record(), place));
+      questions.push_back(question_of(record(), location));
     } catch (const UserError& error) {
-      questions.push_back({.place = place, .query = "", .choices = {}, .error = error.what()});
+      questions.push_back({.location = location, .query = "", .choices = {}, .error = error.what()});
     }
   };
   const size_t first = text.find_first_not_of(" \t\r\n");
@@ -72,9 +72,9 @@ std::vector<Question> read_questions(const std::string& file, int64_t most) {
     std::istringstream lines(text);
     int64_t number = 0;
     for (std::string line; std::getline(lines, line) && wanted();) {
-      const std::string place = concat(file, ":", ++number);
+      const std::string location = concat(file, ":", ++number);
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      add(place, [&] { return io::parse_json(line, place); });
+      add(location, [&] { return io::parse_json(line, location); });
     }
   }
   BLIPFT_USER_CHECK(!questions.empty(), file, ": there is no question; expected records with query, choices and gold");
@@ -112,7 +112,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   while (!query.empty() && query.back() == ' ') query.pop_back(), answer.insert(0, 1, ' ');
   TokenizedText text;
   if (const ModelInputs& inputs = model.inputs; inputs.has_source()) {  // lm-eval: the query is the encoder's text
-    const Dataset::Sample sample{.name = question.place, .segments = {{query, false}, {answer, true}}};
+    const Dataset::Sample sample{.name = question.location, .segments = {{query, false}, {answer, true}}};
     text = tokenize(sample, tokenizer, model.max_ids(), inputs.text.vocabulary, {}, inputs.decoder_start);
     const size_t behind = std::min(tokenizer.suffix_ids().size(), text.ids.size() - 2);
     text.ids.resize(text.ids.size() - behind);
@@ -126,7 +126,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   std::vector<int32_t> prefix = tokenizer.prefix_ids();
   if (prefix.empty() && context == 0) {
     const auto begin = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
-    BLIPFT_USER_CHECK(begin, question.place, ": query: is empty, and the tokenizer has no token to begin a text with");
+    BLIPFT_USER_CHECK(begin, question.location, ": query: is empty, and the tokenizer has no token to begin a text with");
     prefix = {*begin};
   }
   text.ids.insert(text.ids.begin(), prefix.begin(), prefix.end());
@@ -140,7 +140,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
     text.learnt.erase(text.learnt.begin(), text.learnt.begin() + cut);
   }
   for (const int32_t id : text.ids)
-    BLIPFT_USER_CHECK(id < model.inputs.text.vocabulary, question.place, ": token id ", id, " is not below the model's ",
+    BLIPFT_USER_CHECK(id < model.inputs.text.vocabulary, question.location, ": token id ", id, " is not below the model's ",
                       model.inputs.text.vocabulary, " tokens");
   return text;
 }
@@ -148,11 +148,11 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
 }  // namespace
 
 bool asks_for_choices(const Config& config) {
-  const std::string place = place_of(config, "evaluate.metrics") + ": evaluate.metrics";
-  const auto of_choices = [&](const std::string& name) { return find_metric(name, place).input == MetricInput::choices; };
+  const std::string location = location_of(config, "evaluate.metrics") + ": evaluate.metrics";
+  const auto of_choices = [&](const std::string& name) { return find_metric(name, location).input == MetricInput::choices; };
   const std::vector<std::string>& names = config.evaluate.metrics;
   const auto count = std::count_if(names.begin(), names.end(), of_choices);
-  BLIPFT_USER_CHECK(count == 0 || count == static_cast<std::ptrdiff_t>(names.size()), place,
+  BLIPFT_USER_CHECK(count == 0 || count == static_cast<std::ptrdiff_t>(names.size()), location,
                     ": has metrics of choices and others, and a set has questions or texts; give one kind");
   return count > 0;
 }

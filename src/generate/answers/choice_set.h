@@ -13,7 +13,7 @@ namespace blipft {
 bool asks_for_choices(const Config& config);
 
 struct Question {
-  std::string place, query;                ///< place: file and record
+  std::string location, query;                ///< place: file and record
   std::vector<std::string> choices;
   int64_t gold = 0;                        ///< index of the correct choice
   std::string error = {};                  ///< the fault of an invalid record; empty for a question

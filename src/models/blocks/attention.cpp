@@ -148,7 +148,7 @@ Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input inp
 void Attention::write_cache(const StepContext& context, const LayerCall& call, const Tensor& normed, const Tensor& qkv) const {
   const int64_t q = shape_.q_width(), kv = shape_.kv_width();
   CacheWrite args{.k = MatrixView(normed ? normed : qkv).columns(q, kv), .v = MatrixView(qkv).columns(q + kv, kv),
-                  .slots = call.decoding->slots, .places = call.decoding->places, .cache = *call.cache};
+                  .slots = call.decoding->slots, .positions = call.decoding->positions, .cache = *call.cache};
   if (shape_.rotary && !normed) args.rotary = rotary(call, MatrixView(qkv).columns(0, q + kv), false);
   context.ops.cache_write(args, context.stream);
 }
@@ -156,7 +156,7 @@ void Attention::write_cache(const StepContext& context, const LayerCall& call, c
 void Attention::write_memory_cache(const StepContext& context, const LayerCall& call, const Tensor& kv) const {
   const int64_t width = shape_.kv_width();
   context.ops.cache_write({.k = MatrixView(kv).columns(0, width), .v = MatrixView(kv).columns(width, width),
-                           .slots = call.decoding->memory_slots, .places = call.decoding->memory_places,
+                           .slots = call.decoding->memory_slots, .positions = call.decoding->memory_positions,
                            .cache = *call.memory_cache},
                           context.stream);
 }

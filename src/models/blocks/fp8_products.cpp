@@ -72,7 +72,7 @@ const char* fp8_factor_name(Fp8Factor factor) {
 }
 
 void Fp8Products::bind(const Arena& arena) {
-  for (auto& [place, matrix] : matrices_)
+  for (auto& [key, matrix] : matrices_)
     for (Tensor* tensor : {&matrix.codes, &matrix.transposed})
       if (*tensor) *tensor = arena.resolve(*tensor);
   for (Tensor* tensor : {&largest_, &counts_, &words_})
@@ -80,7 +80,7 @@ void Fp8Products::bind(const Arena& arena) {
 }
 
 void Fp8Products::begin_pass() {
-  for (auto& [place, matrix] : matrices_) matrix.fresh = matrix.noted = false;
+  for (auto& [key, matrix] : matrices_) matrix.fresh = matrix.noted = false;
   noting_ = ready_ = false;
 }
 
@@ -90,7 +90,7 @@ void Fp8Products::begin_micro_batch(Device& device, Stream stream) {
   const int64_t of_weights = ready_ ? words_.numel() / kFp8Factors : 0;
   const Tensor stale = words_.part(of_weights, {words_.numel() - of_weights});
   device.zero(stale.data, stale.bytes(), stream);
-  for (auto& [place, matrix] : matrices_) {
+  for (auto& [key, matrix] : matrices_) {
     BLIPFT_CHECK(ready_ || !matrix.fresh || matrix.stored, "a weight was cast before the first micro-batch of a pass");
     BLIPFT_CHECK(matrix.input != Input::kept, "codes of an input were kept for a backward that did not come");
     matrix.words = {Word::unused, ready_ ? at(matrix.words, Fp8Factor::w) : Word::unused, Word::unused};
@@ -107,8 +107,8 @@ void Fp8Products::begin_notes(Device& device, Stream stream) {
 
 Fp8Notes Fp8Products::notes(const Unit& unit, int64_t weight, Fp8Factor factor) const {
   if (!noting_) return {};
-  const int64_t place = matrices_.at({unit.index, weight}).number * kFp8Factors + static_cast<int64_t>(factor);
-  return {largest_.part(place, {1}), counts_ ? counts_.part(place * kFp8Counts, {kFp8Counts}) : Tensor{}};
+  const int64_t index = matrices_.at({unit.index, weight}).number * kFp8Factors + static_cast<int64_t>(factor);
+  return {largest_.part(index, {1}), counts_ ? counts_.part(index * kFp8Counts, {kFp8Counts}) : Tensor{}};
 }
 
 std::string Fp8Products::first_not_finite(const float* largest) const {

@@ -22,7 +22,7 @@ UnitPass open(const StepContext& context, const LayerCall& call, const Layer& la
 
 }  // namespace
 
-Sublayer::Place Layer::place_of(size_t i) const {
+Sublayer::Placement Layer::placement_of(size_t i) const {
   return {.last = i + 1 == sublayers.size(), .makes_input_again = makes_input_again(i)};
 }
 
@@ -36,7 +36,7 @@ Tensor Layer::forward(const UnitPass& pass, const LayerCall& call, Tensor x, Sav
   saved.resize(sublayers.size());
   ResidualStream stream{.x = x};
   for (size_t i = 0; i < sublayers.size(); ++i)
-    stream = sublayers[i].forward(pass, call, stream, place_of(i), saved[i], save);
+    stream = sublayers[i].forward(pass, call, stream, placement_of(i), saved[i], save);
   return stream.x;
 }
 
@@ -50,8 +50,8 @@ void Layer::recompute(const UnitPass& pass, const LayerCall& call, Saved& saved)
   ResidualStream stream{.x = saved[0].x, .saved = true};
   const size_t last = sublayers.size() - 1;
   for (size_t i = 0; i < last; ++i)
-    stream = sublayers[i].forward(pass, call, stream, place_of(i), saved[i], true);
-  sublayers[last].recompute(pass, call, stream, place_of(last), saved[last]);
+    stream = sublayers[i].forward(pass, call, stream, placement_of(i), saved[i], true);
+  sublayers[last].recompute(pass, call, stream, placement_of(last), saved[last]);
 }
 
 ResidualGradient Layer::backward(const UnitPass& unit_pass, const UnitGradients& gradients, const LayerCall& call,

@@ -38,7 +38,7 @@ class Layer {
                         bool memory_gradient = false) const;
 
  private:
-  Sublayer::Place place_of(size_t i) const;
+  Sublayer::Placement placement_of(size_t i) const;
   /// Returns true if the sublayer below can recompute this one's input.
   bool makes_input_again(size_t i) const;
   Block::Flops flops(int64_t batch, double tokens, double memory_tokens) const;

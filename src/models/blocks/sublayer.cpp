@@ -7,7 +7,7 @@ namespace blipft {
 
 namespace {
 
-const char* stream_name(Sublayer::Place place) { return place.last ? "residual stream" : "middle residual"; }
+const char* stream_name(Sublayer::Placement placement) { return placement.last ? "residual stream" : "middle residual"; }
 
 void give_x(const StepContext& context, ResidualStream& stream) {
   if (!stream.saved) give(context, stream.x);
@@ -67,7 +67,7 @@ Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, boo
 }
 
 // Returns the stream after the branch. Takes ownership of both.
-ResidualStream Sublayer::add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Place place,
+ResidualStream Sublayer::add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Placement placement,
                              Saved& saved, bool save) const {
   const StepContext& context = pass.context;
   if (after && after_sum) {
@@ -86,38 +86,38 @@ ResidualStream Sublayer::add(const UnitPass& pass, const LayerCall& call, Residu
     if (save) saved.after = normed; else give(context, normed);
   }
   in.branch = branch, in.dropout = dropout.of(context, call);
-  if (!place.last) return in;
-  return {.x = added_up(context, in, stream_name(place))};
+  if (!placement.last) return in;
+  return {.x = added_up(context, in, stream_name(placement))};
 }
 
-ResidualStream Sublayer::forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+ResidualStream Sublayer::forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement,
                                  Saved& saved, bool save) const {
   const StepContext& context = pass.context;
-  const Block::Input input = block_input(pass, in, place.makes_input_again, saved, save);
-  const bool keep = save && !place.makes_input_again;
+  const Block::Input input = block_input(pass, in, placement.makes_input_again, saved, save);
+  const bool keep = save && !placement.makes_input_again;
   if (keep) saved.x = in.x;
   in.saved |= keep;
   if (!after && !dropout.of(context, call)) {  // the block's last linear layer adds the residual
-    const Tensor y = block->forward(pass, call, input, {stream_name(place), in.x}, saved.block, save);
+    const Tensor y = block->forward(pass, call, input, {stream_name(placement), in.x}, saved.block, save);
     give_x(context, in);
     return {.x = y};
   }
   const Tensor branch = block->forward(pass, call, input, {"sublayer output", {}}, saved.block, save);
-  return add(pass, call, in, branch, place, saved, save);
+  return add(pass, call, in, branch, placement, saved, save);
 }
 
-void Sublayer::recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+void Sublayer::recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement,
                               Saved& saved) const {
   const StepContext& context = pass.context;
   if (after) {                             // the norm reads the block's output
-    ResidualStream out = forward_rows(pass, call, in, place, saved, true);
+    ResidualStream out = forward_rows(pass, call, in, placement, saved, true);
     give(context, out.x);
     return;
   }
-  const Block::Input input = block_input(pass, in, place.makes_input_again, saved, true);
-  if (!place.makes_input_again) saved.x = in.x;
+  const Block::Input input = block_input(pass, in, placement.makes_input_again, saved, true);
+  if (!placement.makes_input_again) saved.x = in.x;
   block->recompute(pass, call, input, saved.block);
-  if (place.makes_input_again) give_x(context, in);
+  if (placement.makes_input_again) give_x(context, in);
 }
 
 Tensor Sublayer::output_again(const UnitPass& pass, const Saved& saved) const {
@@ -202,16 +202,16 @@ ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& ca
   return result;
 }
 
-ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement,
                                  Saved& saved, bool save) const {
-  if (!range) return forward_rows(pass, call, in, place, saved, save);
+  if (!range) return forward_rows(pass, call, in, placement, saved, save);
   const StepContext& context = pass.context;
   const bool kept = in.saved && !in.branch;
   Tensor x = added_up(context, in, "middle residual");
   const LayerCall own = call_of_range(call);
-  place.last = true;
+  placement.last = true;
   const ResidualStream out =
-      forward_rows(with_rows(pass, own), own, {.x = take_range(context, call, x)}, place, saved, save);
+      forward_rows(with_rows(pass, own), own, {.x = take_range(context, call, x)}, placement, saved, save);
   if (kept) {                              // another sublayer's backward reads x unchanged
     const Tensor copy = take(context, "middle residual", x.dtype, x.shape);
     context.ops.dropout_add({.x = x, .y = copy}, context.stream);
@@ -221,17 +221,17 @@ ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, Re
   return {.x = x};
 }
 
-void Sublayer::recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+void Sublayer::recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement,
                          Saved& saved) const {
-  if (!range) return recompute_rows(pass, call, in, place, saved);
+  if (!range) return recompute_rows(pass, call, in, placement, saved);
   const StepContext& context = pass.context;
   const bool kept = in.saved && !in.branch;
   Tensor x = added_up(context, in, "middle residual");
   const LayerCall own = call_of_range(call);
   const Tensor rows = take_range(context, call, x);
   if (!kept) give(context, x);
-  place.last = true;
-  recompute_rows(with_rows(pass, own), own, {.x = rows}, place, saved);
+  placement.last = true;
+  recompute_rows(with_rows(pass, own), own, {.x = rows}, placement, saved);
 }
 
 ResidualGradient Sublayer::backward(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,

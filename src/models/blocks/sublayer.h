@@ -71,16 +71,16 @@ class Sublayer {
     SavedBlock block;
   };
   /// The position of a sublayer in its layer.
-  struct Place {
+  struct Placement {
     bool last = false;                     ///< its output is the layer's: no addition may be left to do
     bool makes_input_again = false;        ///< the sublayer below can recompute its input, which is not saved
   };
 
   /// Returns the stream after this sublayer. Takes ownership of `in`.
-  ResidualStream forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved,
+  ResidualStream forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement, Saved& saved,
                          bool save) const;
   /// Fills `saved` again for the last sublayer of a layer, as far as backward needs it. Takes ownership of `in`.
-  void recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved) const;
+  void recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement, Saved& saved) const;
   /// Recomputes the output of an `after` norm of the sum from `saved`.
   Tensor output_again(const UnitPass& pass, const Saved& saved) const;
   /// The sublayer that computed the input: its backward uses the results of this sublayer's backward.
@@ -95,16 +95,16 @@ class Sublayer {
 
  private:
   // The public functions, for the rows of `range` only.
-  ResidualStream forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved,
+  ResidualStream forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement, Saved& saved,
                               bool save) const;
-  void recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved) const;
+  void recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Placement placement, Saved& saved) const;
   ResidualGradient backward_rows(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
                                  Saved& saved, Tensor input, const Below& below) const;
   LayerCall call_of_range(const LayerCall& call) const;
   Tensor take_range(const StepContext& context, const LayerCall& call, const Tensor& x) const;
   void put_range(const StepContext& context, const LayerCall& call, Tensor rows, const Tensor& x) const;
   Block::Input block_input(const UnitPass& pass, ResidualStream& in, bool makes_input_again, Saved& saved, bool save) const;
-  ResidualStream add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Place place,
+  ResidualStream add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Placement placement,
                      Saved& saved, bool save) const;
   ResidualGradient branch_gradient(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
                                    Saved& saved) const;

@@ -110,7 +110,7 @@ Tensor EncoderDecoder::read_prompts(const StepContext& context, const MicroBatch
 
 Tensor EncoderDecoder::decode(const StepContext& context, DType dtype, const CacheCall& cache) {
   const Tensor x = text.decode(context, dtype, cache);
-  const LayerCall call{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.places, .decoding = &cache};
+  const LayerCall call{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.positions, .decoding = &cache};
   return head.logits(context, decoder.forward(context, call, x, false), {});
 }
 

@@ -38,7 +38,7 @@ Tensor LanguageModel::read_prompts(const StepContext& context, const MicroBatch&
 
 Tensor LanguageModel::decode(const StepContext& context, DType dtype, const CacheCall& cache) {
   const Tensor x = embedding.decode(context, dtype, cache);
-  const LayerCall of_step{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.places, .decoding = &cache};
+  const LayerCall of_step{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.positions, .decoding = &cache};
   return head.logits(context, layers.forward(context, of_step, x, false), {});
 }
 

@@ -38,7 +38,7 @@ Tensor TextEmbedding::decode(const StepContext& context, DType dtype, const Cach
   const Tensor flat = context.units.acquire(*unit);
   const ObservedPhase phase(context, Phase::forward, *unit);
   const Tensor x = take(context, "residual stream", dtype, {cache.tokens.rows(), hidden});
-  TextEmbed args{.ids = cache.tokens, .lengths = cache.lengths, .row_positions = cache.places, .token_scale = token_scale,
+  TextEmbed args{.ids = cache.tokens, .lengths = cache.lengths, .row_positions = cache.positions, .token_scale = token_scale,
                  .x = x};
   set_tables(args, flat);
   context.ops.text_embed_forward(args, context.stream);

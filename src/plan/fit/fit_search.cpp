@@ -289,7 +289,7 @@ bool FitSearch::enough(const FitResult& result, const StepTime& next, size_t mos
 
 // Recomputing more layers is slower, so it is tried only if the same settings with less recomputation do not fit.
 FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) const {
-  const auto given = [&](const char* key) { return requested_.places.count(key) > 0; };
+  const auto given = [&](const char* key) { return requested_.locations.count(key) > 0; };
   const auto limit = static_cast<int64_t>(kPlanned * static_cast<double>(gpu_bytes_));
   const ParallelSection& parallel = requested_.parallel;
   Freedom freedom;
@@ -333,7 +333,7 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
 
 std::optional<FitRow> FitSearch::with_open_act_ckpt(const FitRow& chosen, int64_t ranks, int64_t host_bytes) const {
   Config open = requested_;
-  if (chosen.host_bytes == 0 || open.places.erase("train.act_ckpt") == 0) return std::nullopt;
+  if (chosen.host_bytes == 0 || open.locations.erase("train.act_ckpt") == 0) return std::nullopt;
   open.train.act_ckpt = kActCkpt.front();
   const FitResult found = FitSearch(open, node_ranks_, gpu_bytes_, texts_, model_, rates_).choose(ranks, 1, host_bytes);
   if (found.rows.empty() || close(found.rows.front(), chosen)) return std::nullopt;

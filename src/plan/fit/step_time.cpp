@@ -111,7 +111,7 @@ class Estimate {
   }
 
   void add_streamed(const SpanRecord& span, const Unit& unit) {
-    if (plan_.engine->store.weights_place() != Place::host) return;
+    if (plan_.engine->store.weights_space() != MemorySpace::host) return;
     const auto bytes = static_cast<double>(plan_.engine->store.stored_bytes(unit));
     streamed_ += share(span) * bytes;
     const bool last = span.micro_batch + 1 == config_.steps.accumulate_grad_batches;

@@ -94,7 +94,7 @@ RunTrace::RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t
   note_versions();
   std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
   for (const PlanEntry& entry : r_.arena->peak_entries())
-    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes, entry.place == Place::host});
+    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes, entry.space == MemorySpace::host});
   trace_->add(plan);
   driver_memory(-1);
   if (r_.config().trace.enabled)
@@ -138,7 +138,7 @@ void RunTrace::note_run() {
   for (const auto& [name, seconds] : r_.times.background_parts())
     number(concat("start_beside_", name, "_seconds").c_str(), seconds);
   text("strategy", concat(plan.strategy));
-  const bool from_host = plan.engine->store.weights_place() == Place::host;
+  const bool from_host = plan.engine->store.weights_space() == MemorySpace::host;
   if (cuts_parameters(plan.strategy) || from_host) {
     text("reshard", reshard_name(plan));
     number("prefetch_bytes", plan.sharded.prefetch_bytes);

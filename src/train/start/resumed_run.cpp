@@ -74,7 +74,7 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
       " The learning rate (train.lr_schedule=", config.train.lr_schedule, config.train.warmup_ratio > 0 ? ", train.warmup_ratio" : "",
       ") depends on the run's length, so the length cannot change. To continue from the trained weights, start a new run with ",
       "the saved model as model.path, or the saved adapter as adapter.path.");
-  BLIPFT_USER_CHECK(differences.empty(), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder,
+  BLIPFT_USER_CHECK(differences.empty(), location_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder,
                     " is of another run: ", differences, ".", schedule, " Give what was there to go on with that run, or ",
                     "checkpoint.resume=never and another output.path for a new one");
 }

@@ -51,7 +51,7 @@ void warn_of_settings(const TrainingResources& r, TrainingObserver& observer) {
   const Config& config = r.config();
   const int64_t steps = r.total_steps(), warmup = config.train.warmup_steps;
   if (warmup >= steps && warmup > 0 && !r.run.resume)
-    observer.warning(concat(place_of(config, "train.warmup_steps"), ": train.warmup_steps is ", warmup, ", and the run has ",
+    observer.warning(concat(location_of(config, "train.warmup_steps"), ": train.warmup_steps is ", warmup, ", and the run has ",
                             counted(steps, "step"), ": the learning rate never reaches train.lr; lower it, or give ",
                             "train.warmup_ratio in its place"));
   if (!r.model().inputs().has_picture() && r.data.training.dataset->has_pictures())

@@ -50,14 +50,14 @@ MemoryLeft memory_left(const World& world, const Device& device, int64_t context
 // Returns the recorder for trace.kernels, or null if it names no steps.
 std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
   if (config.trace.kernels.empty()) return nullptr;
-  const std::string place = place_of(config, "trace.kernels");
-  BLIPFT_USER_CHECK(device.kind() == DeviceKind::cuda, place,
+  const std::string location = location_of(config, "trace.kernels");
+  BLIPFT_USER_CHECK(device.kind() == DeviceKind::cuda, location,
                     ": trace.kernels: kernels are recorded on GPUs, this run computes on ", device.name(),
                     "; remove trace.kernels");
   try {
     return make_kernel_tracer();
   } catch (const UserError& error) {
-    throw UserError(concat(place, ": trace.kernels: ", error.what(), "; or remove trace.kernels"));
+    throw UserError(concat(location, ": trace.kernels: ", error.what(), "; or remove trace.kernels"));
   }
 }
 
@@ -236,7 +236,7 @@ void TrainingStart::Parts::make_backend() {
   backend.kernels = make_tracer(config_, *backend.device);
   if (backend.gemm_table.empty()) backend.gemm_table = gemm_table_of_user();
   backend.ops = make_ops(config_, *backend.device, backend.gemm_table);
-  BLIPFT_USER_CHECK(config_.train.matmul != MatmulType::fp8 || backend.ops->has_fp8(), place_of(config_, "train.matmul"),
+  BLIPFT_USER_CHECK(config_.train.matmul != MatmulType::fp8 || backend.ops->has_fp8(), location_of(config_, "train.matmul"),
                     ": train.matmul: found fp8, but ", backend.device->name(),
                     " has no products in fp8: GPUs of compute capability 8.9 and later (L40S, H100, H200) have; remove it");
   r_.backend.optimizer = make_optimizer(config_.train, config_.steps.seed);

@@ -18,9 +18,9 @@ using HeadNorms = DecoderConfig::HeadNorms;
 // Builds the blocks of a decoder.
 class DecoderBuilder {
  public:
-  DecoderBuilder(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
+  DecoderBuilder(const DecoderConfig& config, const DecoderPlacement& placement, const ModelSettings& settings,
                  LoraBuilder& lora)
-      : config_(config), place_(place), settings_(settings), lora_(lora) {}
+      : config_(config), placement_(placement), settings_(settings), lora_(lora) {}
   LanguageModel make(const std::function<Unit&(const std::string& name)>& add_unit);
 
  private:
@@ -35,26 +35,26 @@ class DecoderBuilder {
   LinearLayer add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers, bool bias);
 
   const DecoderConfig& config_;
-  const DecoderPlace& place_;
+  const DecoderPlacement& placement_;
   const ModelSettings& settings_;
   LoraBuilder& lora_;
 };
 
 LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& name)>& add_unit) {
   const DecoderConfig& c = config_;
-  const std::string table = place_.body + "embed_tokens.weight", output = place_.head;
+  const std::string table = placement_.body + "embed_tokens.weight", output = placement_.head;
   LanguageModel language;
-  Unit& embeddings = add_unit(place_.units + "embeddings");
+  Unit& embeddings = add_unit(placement_.units + "embeddings");
   language.embedding = {.unit = &embeddings, .vocabulary = c.vocabulary, .hidden = c.hidden,
                         .padding_id = c.padding_id, .token_scale = c.token_scale};
   language.embedding.tokens = embeddings.add(table, {c.vocabulary, c.hidden}, Init::normal(c.init_std), false,
                                              ParameterKind::embedding);
   for (int64_t i = 0; i < c.layers; ++i)
-    language.layers.layers.push_back(make_layer(i, add_unit(concat(place_.units, "layers.", i))));
+    language.layers.layers.push_back(make_layer(i, add_unit(concat(placement_.units, "layers.", i))));
   language.layers.checkpointed = settings_.checkpointing.layers_of(c.layers);
   LanguageHead& head = language.head;
-  head.unit = &add_unit(place_.units + "head");
-  head.norm = add_rms_norm(*head.unit, place_.body + "norm", c.hidden, c.norm_eps, c.norm_form);
+  head.unit = &add_unit(placement_.units + "head");
+  head.norm = add_rms_norm(*head.unit, placement_.body + "norm", c.hidden, c.norm_eps, c.norm_form);
   head.cap = c.logit_cap;
   head.scale = c.logit_scale;
   head.add_output(embeddings, c.tied ? table : "", output, c.hidden, c.vocabulary, c.init_std);
@@ -64,21 +64,21 @@ LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& 
 
 class Decoder : public TextOnlyModel<LanguageModel> {
  public:
-  Decoder(DecoderConfig config, const DecoderPlace& place, const ModelSettings& settings)
+  Decoder(DecoderConfig config, const DecoderPlacement& placement, const ModelSettings& settings)
       : TextOnlyModel(settings), config_(std::move(config)), embeddings_group_(add_group(settings, "embeddings")),
         layers_group_(add_group(settings, "layers")), head_group_(add_group(settings, "head")),
         adapter_group_(add_adapter_group(settings)),
         lora_(settings.adapter, "",
               [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
-    language_ = make_decoder_language(config_, place, settings, [this](const std::string& name) -> Unit& {
+    language_ = make_decoder_language(config_, placement, settings, [this](const std::string& name) -> Unit& {
       return add_unit(name, name == "embeddings" ? embeddings_group_ : name == "head" ? head_group_ : layers_group_);
     }, lora_);
     lora_.check();
     label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
   }
 
-  /// Adds the names that checkpoints use for the parameters whose names follow `place`.
-  void add_names(const DecoderPlace& place, const DecoderPlace& in_files) {
+  /// Adds the names that checkpoints use for the parameters whose names follow `placement`.
+  void add_names(const DecoderPlacement& placement, const DecoderPlacement& in_files) {
     for (const std::unique_ptr<Unit>& unit : units_) {
       if (holds_adapters(*unit)) continue;
       std::vector<std::pair<std::string, std::string>> found;
@@ -86,7 +86,7 @@ class Decoder : public TextOnlyModel<LanguageModel> {
         std::vector<std::string> names = parameter.aliases;
         names.push_back(parameter.name);
         for (const std::string& name : names)
-          for (const auto& [begin, other] : {std::pair{place.body, in_files.body}, std::pair{place.head, in_files.head}})
+          for (const auto& [begin, other] : {std::pair{placement.body, in_files.body}, std::pair{placement.head, in_files.head}})
             if (name.starts_with(begin)) found.emplace_back(parameter.name, other + name.substr(begin.size()));
       }
       for (const auto& [name, other] : found) unit->add_alias(name, other);
@@ -178,30 +178,30 @@ Sublayer DecoderBuilder::mlp(const std::string& name, Unit& unit) {
 }
 
 Layer DecoderBuilder::make_layer(int64_t i, Unit& unit) {
-  const std::string name = concat(place_.body, "layers.", i, ".");
+  const std::string name = concat(placement_.body, "layers.", i, ".");
   Layer layer{&unit, {}};
   layer.sublayers.push_back(attention(i, name, unit));
   layer.sublayers.push_back(mlp(name, unit));
   for (uint32_t site = 0; site < 2; ++site)
     layer.sublayers[site].dropout = {settings_.dropout ? config_.branch_dropout : 0,
-                                     place_.dropout_site + 2 * static_cast<uint32_t>(i) + site, config_.branch_scale};
+                                     placement_.dropout_site + 2 * static_cast<uint32_t>(i) + site, config_.branch_scale};
   return layer;
 }
 
 }  // namespace
 
-LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place,
+LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlacement& placement,
                                     const ModelSettings& settings,
                                     const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora) {
-  return DecoderBuilder(config, place, settings, lora).make(add_unit);
+  return DecoderBuilder(config, placement, settings, lora).make(add_unit);
 }
 
 std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings,
-                                    const DecoderPlace& place, const DecoderPlace* in_files) {
+                                    const DecoderPlacement& placement, const DecoderPlacement* in_files) {
   check_dropout(file, "attention_dropout", config.attention_dropout, settings.dropout);
   if (settings.untied_head) config.tied = false;
-  auto model = std::make_unique<Decoder>(std::move(config), place, settings);
-  if (in_files) model->add_names(place, *in_files);
+  auto model = std::make_unique<Decoder>(std::move(config), placement, settings);
+  if (in_files) model->add_names(placement, *in_files);
   return model;
 }
 

@@ -60,19 +60,19 @@ struct DecoderConfig {
 };
 
 /// The names and numbers of a decoder as a part of a model.
-struct DecoderPlace {
+struct DecoderPlacement {
   std::string body = "model.", head = "lm_head";  ///< prefixes of its tensors' names ("language_model.model.")
   std::string units;                       ///< prefix of its units' names ("language.")
   uint32_t dropout_site = 0;               ///< number of its first dropout site; it has two per layer
 };
 
 /// Builds a decoder; `add_unit` adds its units to a model: embeddings, layers, head.
-LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place,
+LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlacement& placement,
                                     const ModelSettings& settings,
                                     const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora);
 
-/// `file`: the config.json of `config`, for messages. `in_files`: names in checkpoints, if they differ from `place`.
+/// `file`: the config.json of `config`, for messages. `in_files`: names in checkpoints, if they differ from `placement`.
 std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings,
-                                    const DecoderPlace& place = {}, const DecoderPlace* in_files = nullptr);
+                                    const DecoderPlacement& placement = {}, const DecoderPlacement* in_files = nullptr);
 
 }  // namespace blipft

@@ -16,28 +16,28 @@ constexpr uint32_t kQFormerSites = 1000, kLanguageSites = 2000;  // first dropou
 
 // Functions that depend on the type of the language model.
 
-struct LanguagePlace {
+struct LanguagePlacement {
   std::string root = "language_model.", units = "language.";
   uint32_t dropout_site = kLanguageSites;
 };
 using AddUnit = std::function<Unit&(const std::string& name)>;
 
-std::unique_ptr<Language> make_language(const OptShape& shape, const LanguagePlace& place, const ModelSettings& settings,
+std::unique_ptr<Language> make_language(const OptShape& shape, const LanguagePlacement& placement, const ModelSettings& settings,
                                         const AddUnit& add, LoraBuilder& lora) {
   return std::make_unique<LanguageModel>(
-      make_opt(shape, {place.root, place.units, place.dropout_site}, settings, add, lora));
+      make_opt(shape, {placement.root, placement.units, placement.dropout_site}, settings, add, lora));
 }
-std::unique_ptr<Language> make_language(const DecoderConfig& config, const LanguagePlace& place, const ModelSettings& settings,
+std::unique_ptr<Language> make_language(const DecoderConfig& config, const LanguagePlacement& placement, const ModelSettings& settings,
                                         const AddUnit& add, LoraBuilder& lora) {
   return std::make_unique<LanguageModel>(
       make_decoder_language(config,
-                            {place.root + "model.", place.root + "lm_head", place.units, place.dropout_site},
+                            {placement.root + "model.", placement.root + "lm_head", placement.units, placement.dropout_site},
                             settings, add, lora));
 }
-std::unique_ptr<Language> make_language(const T5Config& config, const LanguagePlace& place, const ModelSettings& settings,
+std::unique_ptr<Language> make_language(const T5Config& config, const LanguagePlacement& placement, const ModelSettings& settings,
                                         const AddUnit& add, LoraBuilder& lora) {
   return std::make_unique<EncoderDecoder>(
-      make_t5(config, {place.root, place.units, place.dropout_site}, settings,
+      make_t5(config, {placement.root, placement.units, placement.dropout_site}, settings,
               [&](T5Part, const std::string& name) -> Unit& { return add(name); }, lora));
 }
 

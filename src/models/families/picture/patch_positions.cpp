@@ -16,14 +16,14 @@ struct AxisTaps {
 
 AxisTaps axis_taps(int32_t index, int64_t length, int64_t side) {
   const auto last = static_cast<int32_t>(side - 1);
-  const float place = static_cast<float>(index) * static_cast<float>(last) /
+  const float placement = static_cast<float>(index) * static_cast<float>(last) /
                       static_cast<float>(std::max<int64_t>(length - 1, 1));
-  const float floor = std::floor(place);
+  const float floor = std::floor(placement);
   AxisTaps taps;
   taps.first = static_cast<int32_t>(floor);
   taps.second = std::min(taps.first + 1, last);
-  taps.first_weight = 1.0f - (place - floor);
-  taps.second_weight = 1.0f - std::fabs(place - floor - 1.0f);
+  taps.first_weight = 1.0f - (placement - floor);
+  taps.second_weight = 1.0f - std::fabs(placement - floor - 1.0f);
   return taps;
 }
 
@@ -57,18 +57,18 @@ std::vector<int32_t> rotary_axes(const std::array<int64_t, 3>& sections, bool in
 }
 
 std::vector<PatchPlace> patch_places(std::span<const PatchGrid> grids, int64_t merge) {
-  std::vector<PatchPlace> places;
+  std::vector<PatchPlace> positions;
   for (const PatchGrid& grid : grids) {
     BLIPFT_CHECK(grid.height % merge == 0 && grid.width % merge == 0, grid.height, " x ", grid.width, " in ", merge);
     for (int64_t top = 0; top < grid.height; top += merge)
       for (int64_t left = 0; left < grid.width; left += merge)
         for (int64_t i = 0; i < merge * merge; ++i)
-          places.push_back({static_cast<int32_t>(top + i / merge), static_cast<int32_t>(left + i % merge)});
+          positions.push_back({static_cast<int32_t>(top + i / merge), static_cast<int32_t>(left + i % merge)});
   }
-  return places;
+  return positions;
 }
 
-std::vector<float> tower_angles(std::span<const PatchPlace> places, int64_t head_size) {
+std::vector<float> tower_angles(std::span<const PatchPlace> positions, int64_t head_size) {
   constexpr double base = 10000;
   const int64_t size = head_size / 2, pairs = size / 2;
   BLIPFT_CHECK(pairs * 4 == head_size, "heads of ", head_size, " values");
@@ -78,9 +78,9 @@ std::vector<float> tower_angles(std::span<const PatchPlace> places, int64_t head
     frequencies.push_back(1.0f / static_cast<float>(std::pow(base, double{exponent})));
   }
   std::vector<float> angles;
-  angles.reserve(places.size() * static_cast<size_t>(size));
-  for (const PatchPlace& place : places)
-    for (const int32_t position : {place.row, place.column})
+  angles.reserve(positions.size() * static_cast<size_t>(size));
+  for (const PatchPlace& placement : positions)
+    for (const int32_t position : {placement.row, placement.column})
       for (const float frequency : frequencies) angles.push_back(static_cast<float>(position) * frequency);
   return angles;
 }
@@ -105,13 +105,13 @@ WindowOrder window_order(std::span<const PatchGrid> grids, int64_t merge, int64_
 }
 
 std::vector<TableTaps> table_taps(std::span<const PatchGrid> grids, int64_t merge, int64_t side) {
-  const std::vector<PatchPlace> places = patch_places(grids, merge);
+  const std::vector<PatchPlace> positions = patch_places(grids, merge);
   std::vector<TableTaps> all;
-  all.reserve(places.size());
+  all.reserve(positions.size());
   for (const PatchGrid& grid : grids)
     for (int64_t i = 0; i < grid.patches(); ++i) {
-      const PatchPlace place = places[all.size()];
-      const AxisTaps y = axis_taps(place.row, grid.height, side), x = axis_taps(place.column, grid.width, side);
+      const PatchPlace placement = positions[all.size()];
+      const AxisTaps y = axis_taps(placement.row, grid.height, side), x = axis_taps(placement.column, grid.width, side);
       const auto row = [&](int32_t down, int32_t right) { return down * static_cast<int32_t>(side) + right; };
       all.push_back({{row(y.first, x.first), row(y.first, x.second), row(y.second, x.first), row(y.second, x.second)},
                      {y.first_weight * x.first_weight, y.first_weight * x.second_weight,

@@ -48,7 +48,7 @@ std::vector<PatchPlace> patch_places(std::span<const PatchGrid> grids, int64_t m
 
 /// Returns the angles by which the pairs of a tower's heads turn, f32 [patches, head_size / 2]: the first half from the
 /// row, the second from the column.
-std::vector<float> tower_angles(std::span<const PatchPlace> places, int64_t head_size);
+std::vector<float> tower_angles(std::span<const PatchPlace> positions, int64_t head_size);
 
 /// Cells in the order of windows.
 struct WindowOrder {

@@ -16,16 +16,16 @@ void QFormerInput::add(Unit& unit, float norm_eps, float init_std) {
                     ParameterKind::embedding);
   };
   words_ = add_table("word_embeddings", instruction.vocabulary);
-  places_ = add_table("position_embeddings", instruction.positions);
+  positions_ = add_table("position_embeddings", instruction.positions);
   norm_ = add_norm(unit, "qformer.embeddings.layernorm", hidden, norm_eps);
 }
 
-// Returns the arguments to embed the instructions' words, or their positions if `places`: all rows as one text.
-TextEmbed QFormerInput::table(const MicroBatch& batch, const Tensor& flat, bool places) const {
+// Returns the arguments to embed the instructions' words, or their positions if `positions`: all rows as one text.
+TextEmbed QFormerInput::table(const MicroBatch& batch, const Tensor& flat, bool of_positions) const {
   const StreamRows& rows = batch.instruction;
-  if (places)
+  if (positions)
     return {.ids = rows.positions, .lengths = rows.lengths.part(0, {1}),
-            .tokens = flat.part(places_, {instruction.positions, hidden})};
+            .tokens = flat.part(positions_, {instruction.positions, hidden})};
   return {.ids = rows.ids, .lengths = rows.lengths, .tokens = flat.part(words_, {instruction.vocabulary, hidden}),
           .padding_id = instruction.padding_id, .packing = rows.text_packing};
 }
@@ -40,13 +40,13 @@ Tensor QFormerInput::rows(const StepContext& context, const MicroBatch& batch, c
   context.ops.tile_rows(queries_of(flat), tiled, context.stream);
   context.ops.spread_rows(before.of(x, tiled, call.tokens, call.packing), context.stream);
   const Shape shape = {batch.instruction.rows - call.batch * queries, hidden};
-  ScopedTensor words(context, "instructions", flat.dtype, shape), places(context, "instructions", flat.dtype, shape);
-  for (const bool of_places : {false, true}) {
-    TextEmbed embed = table(batch, flat, of_places);
-    embed.x = of_places ? places : words;
+  ScopedTensor words(context, "instructions", flat.dtype, shape), positions(context, "instructions", flat.dtype, shape);
+  for (const bool of_positions : {false, true}) {
+    TextEmbed embed = table(batch, flat, of_positions);
+    embed.x = of_positions ? positions : words;
     context.ops.text_embed_forward(embed, context.stream);
   }
-  context.ops.dropout_add({.x = words, .residual = places, .y = words}, context.stream);
+  context.ops.dropout_add({.x = words, .residual = positions, .y = words}, context.stream);
   context.ops.spread_rows(text.of(x, words, call.tokens, call.packing), context.stream);
   return x;
 }
@@ -104,8 +104,8 @@ void QFormerInput::backward_of_rows(const StepContext& context, const MicroBatch
   context.ops.sum_tiles(tiled, dqueries, gradient.accumulate, context.stream);
   ScopedTensor words(context, "gradients", dx.dtype, {dx.rows() - tiled.get().rows(), hidden});
   context.ops.pick_rows(text.of(dx, words, call.tokens, call.packing), context.stream);
-  for (const bool of_places : {false, true}) {
-    TextEmbed embed = table(batch, gradient.flat, of_places);
+  for (const bool of_positions : {false, true}) {
+    TextEmbed embed = table(batch, gradient.flat, of_positions);
     embed.x = words;
     embed.accumulate_tokens = gradient.accumulate;
     context.ops.text_embed_backward(embed, context.stream);

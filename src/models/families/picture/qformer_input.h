@@ -33,13 +33,13 @@ class QFormerInput {
 
  private:
   Tensor queries_of(const Tensor& flat) const { return flat.part(query_tokens_, {queries, hidden}); }
-  TextEmbed table(const MicroBatch& batch, const Tensor& flat, bool places) const;
+  TextEmbed table(const MicroBatch& batch, const Tensor& flat, bool of_positions) const;
   Tensor rows(const StepContext& context, const MicroBatch& batch, const LayerCall& call, const Tensor& flat) const;
   void backward_of_rows(const StepContext& context, const MicroBatch& batch, const LayerCall& call, const Tensor& dx,
                         const UnitGradient& gradient) const;
 
   Unit* unit_ = nullptr;
-  int64_t query_tokens_ = -1, words_ = -1, places_ = -1;  // offsets of [Q, D], [V, D], [positions, D]
+  int64_t query_tokens_ = -1, words_ = -1, positions_ = -1;  // offsets of [Q, D], [V, D], [positions, D]
   Norm norm_;
 };
 

@@ -100,7 +100,7 @@ DecoderConfig read_gemma3(const JsonFields& fields) {
 
 std::unique_ptr<Model> make_gemma3(const JsonFields& fields, const ModelSettings& settings) {
   // As transformers' modules are called, and PEFT's adapters; files have the names of before.
-  const DecoderPlace in_files{"language_model.model.", "language_model.lm_head"};
+  const DecoderPlacement in_files{"language_model.model.", "language_model.lm_head"};
   return make_decoder(read_gemma3(fields), fields.file(), settings, {"model.language_model.", "lm_head"}, &in_files);
 }
 

@@ -32,11 +32,11 @@ Layer make_layer(const OptShape& t, const std::string& name, float p, uint32_t s
 
 }  // namespace
 
-LanguageModel make_opt(const OptShape& t, const OptPlace& place, const ModelSettings& settings,
+LanguageModel make_opt(const OptShape& t, const OptPlacement& placement, const ModelSettings& settings,
                        const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora) {
-  const std::string decoder = place.root + "model.decoder.", head = place.root + "lm_head";
+  const std::string decoder = placement.root + "model.decoder.", head = placement.root + "lm_head";
   LanguageModel model;
-  Unit& embeddings = add_unit(place.units + "embeddings");
+  Unit& embeddings = add_unit(placement.units + "embeddings");
   const auto add_table = [&](const char* name, int64_t rows) {
     return embeddings.add(decoder + name, {rows, t.hidden}, Init::normal(t.init_std), false, ParameterKind::embedding);
   };
@@ -47,10 +47,10 @@ LanguageModel make_opt(const OptShape& t, const OptPlace& place, const ModelSett
   model.embedding.positions = add_table("embed_positions.weight", model.embedding.position_rows);
   for (int64_t i = 0; i < t.layers; ++i)
     model.layers.layers.push_back(make_layer(t, concat(decoder, "layers.", i, "."), settings.dropout ? t.dropout : 0,
-                                             place.dropout_site + 2 * static_cast<uint32_t>(i),
-                                             add_unit(concat(place.units, "layers.", i)), lora));
+                                             placement.dropout_site + 2 * static_cast<uint32_t>(i),
+                                             add_unit(concat(placement.units, "layers.", i)), lora));
   model.layers.checkpointed = settings.checkpointing.layers_of(t.layers);
-  model.head.unit = &add_unit(place.units + "head");
+  model.head.unit = &add_unit(placement.units + "head");
   model.head.norm = add_norm(*model.head.unit, decoder + "final_layer_norm", t.hidden, t.norm_eps);
   model.head.add_output(embeddings, t.tied ? decoder + "embed_tokens.weight" : "", head, t.hidden, t.vocabulary,
                         t.init_std);

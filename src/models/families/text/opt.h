@@ -17,14 +17,14 @@ struct OptShape {
 };
 
 /// The names and numbers of OPT as a part of a model.
-struct OptPlace {
+struct OptPlacement {
   std::string root;                        ///< prefix of its tensors' names ("language_model.")
   std::string units;                       ///< prefix of its units' names ("language.")
   uint32_t dropout_site = 0;               ///< number of its first dropout site; it has two per layer
 };
 
 /// Builds OPT; `add_unit` adds its units to a model.
-LanguageModel make_opt(const OptShape& shape, const OptPlace& place, const ModelSettings& settings,
+LanguageModel make_opt(const OptShape& shape, const OptPlacement& placement, const ModelSettings& settings,
                        const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora);
 
 }  // namespace blipft

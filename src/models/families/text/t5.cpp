@@ -17,11 +17,11 @@ enum Site : uint32_t { kSourceRows, kTextRows, kMemory, kHead, kLayers };
 
 class Builder {
  public:
-  Builder(const T5Config& config, const T5Place& place, const ModelSettings& settings, LoraBuilder& lora)
-      : c_(config), place_(place), p_(settings.dropout ? config.dropout : 0), lora_(lora),
-        next_site_(place.dropout_site + kLayers) {}
+  Builder(const T5Config& config, const T5Placement& placement, const ModelSettings& settings, LoraBuilder& lora)
+      : c_(config), placement_(placement), p_(settings.dropout ? config.dropout : 0), lora_(lora),
+        next_site_(placement.dropout_site + kLayers) {}
 
-  DropoutSite dropout(Site site) const { return {p_, place_.dropout_site + site}; }
+  DropoutSite dropout(Site site) const { return {p_, placement_.dropout_site + site}; }
   Norm norm(Unit& unit, const std::string& name) const {
     return add_rms_norm(unit, name + ".layer_norm", c_.hidden, c_.norm_eps);
   }
@@ -43,7 +43,7 @@ class Builder {
   int64_t width() const { return c_.heads * c_.head_size; }
 
   const T5Config& c_;
-  const T5Place& place_;
+  const T5Placement& placement_;
   float p_;
   LoraBuilder& lora_;
   uint32_t next_site_;
@@ -95,8 +95,8 @@ Stack Builder::stack(const char* side, int64_t layers, bool decodes, const Activ
   Stack stack;
   stack.checkpointed = checkpointing.layers_of(layers);
   for (int64_t i = 0; i < layers; ++i) {
-    const std::string block = concat(place_.root, side, ".block.", i, ".layer.");
-    Unit& unit = add_unit(concat(place_.units, side, ".layers.", i));
+    const std::string block = concat(placement_.root, side, ".block.", i, ".layer.");
+    Unit& unit = add_unit(concat(placement_.units, side, ".layers.", i));
     if (i == 0) {
       stack.relative = RelativePositions{-1, c_.heads, relative_rule(c_, !decodes)};
       stack.relative->table = unit.add(block + "0.SelfAttention.relative_attention_bias.weight", {c_.buckets, c_.heads},
@@ -161,36 +161,36 @@ ModelInputs t5_inputs(const T5Config& config) {
   return {.text = tokens, .source = tokens, .decoder_start = config.decoder_start};
 }
 
-EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
+EncoderDecoder make_t5(const T5Config& config, const T5Placement& placement, const ModelSettings& settings,
                        const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora) {
-  Builder build(config, place, settings, lora);
+  Builder build(config, placement, settings, lora);
   const auto of = [&](T5Part part) {
     return [&add_unit, part](const std::string& name) -> Unit& { return add_unit(part, name); };
   };
-  const std::string table = place.root + "shared.weight", final = "final_layer_norm";
+  const std::string table = placement.root + "shared.weight", final = "final_layer_norm";
   EncoderDecoder model;
-  Unit& embeddings = add_unit(T5Part::embeddings, place.units + "embeddings");
+  Unit& embeddings = add_unit(T5Part::embeddings, placement.units + "embeddings");
   model.source = {.unit = &embeddings, .vocabulary = config.vocabulary, .hidden = config.hidden,
                   .dropout = build.dropout(kSourceRows)};
   model.source.tokens = embeddings.add(table, {config.vocabulary, config.hidden}, Init::normal(config.init_factor), false,
                                        ParameterKind::embedding);
   for (const char* side : {"encoder", "decoder"})
-    embeddings.add_alias(table, concat(place.root, side, ".embed_tokens.weight"));
+    embeddings.add_alias(table, concat(placement.root, side, ".embed_tokens.weight"));
   model.text = model.source;
   model.text.dropout = build.dropout(kTextRows);
   model.encoder = build.stack("encoder", config.layers, false, settings.checkpointing, of(T5Part::encoder));
-  model.memory_unit = &add_unit(T5Part::encoder, place.units + "encoder.norm");
-  model.memory_norm = add_rms_norm(*model.memory_unit, place.root + "encoder." + final, config.hidden, config.norm_eps);
+  model.memory_unit = &add_unit(T5Part::encoder, placement.units + "encoder.norm");
+  model.memory_norm = add_rms_norm(*model.memory_unit, placement.root + "encoder." + final, config.hidden, config.norm_eps);
   model.memory_dropout = build.dropout(kMemory);
   model.decoder = build.stack("decoder", config.decoder_layers, true, settings.checkpointing, of(T5Part::decoder));
   LanguageHead& head = model.head;
-  head.unit = &add_unit(T5Part::head, place.units + "head");
-  head.norm = add_rms_norm(*head.unit, place.root + "decoder." + final, config.hidden, config.norm_eps);
+  head.unit = &add_unit(T5Part::head, placement.units + "head");
+  head.norm = add_rms_norm(*head.unit, placement.root + "decoder." + final, config.hidden, config.norm_eps);
   head.dropout = build.dropout(kHead);
   if (config.scaled) head.scale = 1 / std::sqrt(static_cast<float>(config.hidden));
-  head.add_output(embeddings, config.tied && !settings.untied_head ? table : "", place.root + "lm_head", config.hidden,
+  head.add_output(embeddings, config.tied && !settings.untied_head ? table : "", placement.root + "lm_head", config.hidden,
                   config.vocabulary, config.init_factor);
-  lora.attach(*head.unit, {{&head.output, {place.root + "lm_head"}}});
+  lora.attach(*head.unit, {{&head.output, {placement.root + "lm_head"}}});
   return model;
 }
 

@@ -17,13 +17,13 @@ namespace blipft {
 enum class T5Part { embeddings, encoder, decoder, head };
 
 /// The names and numbers of a T5 as a part of a model.
-struct T5Place {
+struct T5Placement {
   std::string root, units;                 ///< prefixes of the names of parameters, and of units
   uint32_t dropout_site = 0;               ///< number of its first dropout site
 };
 /// Returns the inputs of a T5 that reads nothing before the source.
 ModelInputs t5_inputs(const T5Config& config);
-EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
+EncoderDecoder make_t5(const T5Config& config, const T5Placement& placement, const ModelSettings& settings,
                        const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora);
 
 }  // namespace blipft
