@@ -57,20 +57,20 @@ struct Fp8Settings {
   std::vector<std::string> excluded;       ///< suffixes of the names of modules that are not multiplied in fp8
   int64_t kept_bytes = 0;                  ///< bytes for quantized weights that are kept over a step
   bool counts = false;                     ///< if true, casts in steps also count elements: Fp8Cast::counts
-  /// Returns true if UnitAccess::fp8_codes() provides the unit's matrix at this offset; null: no matrix is stored in
+  /// Returns true if UnitAccess::fp8_values() provides the unit's matrix at this offset; null: no matrix is stored in
   /// fp8.
   std::function<bool(const Unit& unit, int64_t weight)> stored;
   bool keep_inputs = false;                ///< quantized inputs are kept for backward, one byte an element
 };
 
 /// A quantized matrix in one or both layouts.
-struct Fp8Codes {
-  Fp8Matrix codes, transposed;
+struct Fp8Values {
+  Fp8Matrix quantized, transposed;
   std::array<Tensor, 3> taken;             ///< the arena tensors that hold them; the other entries are absent
 };
 /// Number of f32 values in a word of a cast tensor; amax is at index 0, the scale at kScaleWord.
 constexpr int64_t kFp8Words = 8, kScaleWord = 4;
-enum class Fp8Layouts { codes, transposed, both };
+enum class Fp8Layouts { quantized, transposed, both };
 /// Relation of a tensor to the earlier cast of the same factor.
 enum class Fp8Seen {
   never,                                   ///< first cast in this micro-batch: its magnitude is recorded
@@ -83,7 +83,7 @@ struct Fp8Notes {
 };
 /// Calls `to` with each tensor that was allocated from the arena.
 template <class F>
-void each_taken(const Fp8Codes& made, F to) {
+void each_taken(const Fp8Values& made, F to) {
   for (const Tensor& tensor : made.taken)
     if (tensor) to(tensor);
 }
@@ -100,10 +100,10 @@ class Fp8Products {
   enum class Input { none, kept, taken };
   struct Matrix {
     Choice choice = Choice::fp8;
-    Tensor codes, transposed;              // [out, in], [in, out]; absent if not kept
+    Tensor quantized, transposed;              // [out, in], [in, out]; absent if not kept
     std::array<Word, kFp8Factors> words{};
     Input input = Input::none;
-    Tensor input_codes;                    // [in, fp8_columns(M)], while kept
+    Tensor input_values;                    // [in, fp8_columns(M)], while kept
     bool fresh = false;                    // true if the kept values are those of this pass
     int64_t number = -1;                   // index among the fp8 matrices, for its statistics and names()
     bool noted = false;                    // true if the statistics of the weight are recorded in this pass
@@ -141,18 +141,18 @@ class Fp8Products {
   /// Absent: not needed.
   Tensor amax(const Unit& unit, int64_t weight, Fp8Factor factor);
   /// Quantizes x or dy of the unit's matrix at offset `weight` into memory that it reserves in the arena.
-  Fp8Codes cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor, const MatrixView& tensor,
+  Fp8Values cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor, const MatrixView& tensor,
                 Fp8Seen seen, Fp8Layouts layouts, Stream stream);
   /// Quantizes an input x in the main stream, in the layout [rows, cols]. If inputs are kept and x is the matrix's only
   /// input of the micro-batch, the transposed layout is made too and kept until take_input().
-  Fp8Codes cast_to_keep(const StepContext& context, const Unit& unit, int64_t weight, const MatrixView& x, Fp8Seen seen);
+  Fp8Values cast_to_keep(const StepContext& context, const Unit& unit, int64_t weight, const MatrixView& x, Fp8Seen seen);
   /// True if the matrix's quantized input is, or was in this micro-batch, kept: x need not be recomputed for backward.
   bool keeps_input(const Unit& unit, int64_t weight) const;
   /// Returns the kept transposed input, whose memory the caller must release; empty if none is kept.
-  Fp8Codes take_input(const Unit& unit, int64_t weight);
+  Fp8Values take_input(const Unit& unit, int64_t weight);
   /// Returns the quantized matrix `w` [out, in] at offset `weight` in at least the requested layout, and makes it in
   /// the main stream if needed. `stored`: the matrix as it is stored in fp8, if it is; `w` is not read then.
-  Fp8Codes weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, const Fp8Matrix& stored,
+  Fp8Values weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, const Fp8Matrix& stored,
                   Fp8Layouts layout);
 
   /// Keyed by unit index and offset of the weight.
@@ -160,11 +160,11 @@ class Fp8Products {
   int64_t kept_bytes() const { return kept_bytes_; }
 
  private:
-  static Fp8Codes of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout);
+  static Fp8Values of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout);
   Tensor words(const Matrix& matrix, Fp8Factor factor) const;
   /// Returns how a cast uses the factor's word; empty: the cast must use a word of its own.
   std::optional<Fp8Magnitude> use_word(Matrix& matrix, Fp8Factor factor, Fp8Seen seen) const;
-  Fp8Codes cast(const StepContext& context, Matrix& matrix, Fp8Factor factor, const MatrixView& tensor, Fp8Seen seen,
+  Fp8Values cast(const StepContext& context, Matrix& matrix, Fp8Factor factor, const MatrixView& tensor, Fp8Seen seen,
                 Fp8Layouts layouts, Stream stream, const Fp8Notes& notes) const;
   Fp8Settings settings_;
   std::map<std::pair<int64_t, int64_t>, Matrix> matrices_;

@@ -11,9 +11,9 @@ enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
 
 /// A factor of an fp8 product, with one scale for the whole matrix: value = codes * scale[0].
 struct Fp8Matrix {
-  Tensor codes;                 ///< f8e4m3 or f8e5m2 [rows, cols]
+  Tensor quantized;                 ///< f8e4m3 or f8e5m2 [rows, cols]
   Tensor scale;                 ///< f32 [1], 16-byte aligned, as cuBLASLt requires
-  explicit operator bool() const { return static_cast<bool>(codes); }
+  explicit operator bool() const { return static_cast<bool>(quantized); }
 };
 /// The summed dimension of an fp8 product is a multiple of this many elements, and so are the sizes that the ops
 /// accept.
@@ -38,7 +38,7 @@ struct Fp8Cast {
   MatrixView x;                 ///< f32 or bf16 [M, N], N a multiple of kFp8Alignment
   Tensor amax;                  ///< f32 [1], as `magnitude` says
   Tensor scale;                 ///< f32 [1], out
-  Tensor codes;                 ///< [M, N], out, optional
+  Tensor quantized;                 ///< [M, N], out, optional
   Tensor transposed;            ///< [N, fp8_columns(M)], out, optional; of the same dtype as codes
   /// Statistics that several casts accumulate. They are maxima and integer sums, so the order of the casts does not
   /// matter.
@@ -93,7 +93,7 @@ struct LinearBackwardWeight {
   Tensor dbias;                 ///< [N] parameter gradient, optional
   bool accumulate = false;
   Fp8Matrix dyt8, xt8;          ///< as LinearForward::x8: the transposes [N, fp8_columns(M)], [K, fp8_columns(M)]
-  int64_t inputs() const { return xt8 ? xt8.codes.rows() : x.cols(); }  ///< K
+  int64_t inputs() const { return xt8 ? xt8.quantized.rows() : x.cols(); }  ///< K
 };
 
 }  // namespace blipft

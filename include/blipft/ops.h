@@ -346,7 +346,7 @@ constexpr int64_t code_bits(CodeBook book) { return book == CodeBook::nf4 ? 4 : 
 /// know this mean.)
 struct Quantized {
   CodeBook book = CodeBook::nf4;
-  Tensor codes;                 ///< u8 [blocks * block * bits / 8]
+  Tensor quantized;                 ///< u8 [blocks * block * bits / 8]
   Tensor scales;                ///< f32 [blocks]; with `outer`: u8 [blocks]
   Tensor outer;                 ///< optional: f32 [blocks / 256], the scales of the quantized scales
 };
@@ -471,7 +471,7 @@ class Ops {
   /// bf16 or f16.
   virtual void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) = 0;
   /// transposed [N, fp8_columns(M)] of codes [M, N], N a multiple of kFp8Alignment; both have the same fp8 dtype.
-  virtual void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) = 0;
+  virtual void transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream) = 0;
 };
 
 /// The timing of a matrix product that is not in the tables. none: cuBLASLt's heuristic chooses the algorithm; quick: a

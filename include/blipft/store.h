@@ -111,20 +111,20 @@ class ParameterStore {
   /// Returns the bytes of all ranks' shards together.
   int64_t gathered_bytes(const Unit& unit) const;
   /// Decodes the unit's gathered sections, which are in section order, into the flat buffer [shard.padded]. `left`:
-  /// leaves out the elements that codes() and as_stored(), or fp8_codes(), return.
+  /// leaves out the elements that codes() and as_stored(), or fp8_values(), return.
   void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
               AcceptedEncodings left = AcceptedEncodings::none) const;
   /// Returns true if decode() with the same `left` has elements to decode.
   bool decodes(const Unit& unit, AcceptedEncodings left) const;
   /// Implements UnitAccess::codes(): returns parameters quantized to nf4 or int8 with unquantized scales, whose rows
   /// are whole blocks.
-  std::optional<Quantized> codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
+  std::optional<Quantized> quantized(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
   /// Returns further parameters that decode() leaves out: with AcceptedEncodings::blocks, parameters in the compute dtype are
   /// read from their section. Empty for a unit that is flat().
   std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered, AcceptedEncodings taken) const;
-  /// Implements UnitAccess::fp8_codes().
-  Fp8Matrix fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
-  /// Returns true if fp8_codes() returns the matrix that begins with element `first`.
+  /// Implements UnitAccess::fp8_values().
+  Fp8Matrix fp8_values(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
+  /// Returns true if fp8_values() returns the matrix that begins with element `first`.
   bool in_fp8(const Unit& unit, int64_t first) const;
 
   /// Returns true if the format of `parameter` has a scale for each matrix. Before write(), in its stream, all

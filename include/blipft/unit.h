@@ -154,7 +154,7 @@ class UnitWeights {
   std::vector<Range> stored_;
 };
 
-/// The quantized values that a caller of acquire_codes() multiplies by directly: none, blocks (Quantized), or fp8.
+/// The quantized values that a caller of acquire_quantized() multiplies by directly: none, blocks (Quantized), or fp8.
 enum class AcceptedEncodings { none, blocks, fp8 };
 
 /// The strategy as a model sees it: calls before and after each use of a unit, all ordered in the compute stream.
@@ -165,19 +165,19 @@ class UnitAccess {
   virtual Tensor acquire(const Unit& unit) = 0;
   virtual void release(const Unit& unit) = 0;
   /// Like acquire(), for callers that multiply by quantized values of kind `taken` as they are stored. codes() or
-  /// fp8_codes() returns those matrices, and their elements of the flat buffer are undefined.
-  virtual UnitWeights acquire_codes(const Unit& unit, AcceptedEncodings taken) {
+  /// fp8_values() returns those matrices, and their elements of the flat buffer are undefined.
+  virtual UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings taken) {
     (void)taken;
     return acquire(unit);
   }
   /// Returns the quantized values of `count` elements from `first` on of the flat buffer, for a unit acquired with
-  /// acquire_codes(). Rows of the parameters must be whole blocks. None: the elements are in the flat buffer.
-  virtual std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const {
+  /// acquire_quantized(). Rows of the parameters must be whole blocks. None: the elements are in the flat buffer.
+  virtual std::optional<Quantized> quantized(const Unit& unit, int64_t first, int64_t count) const {
     (void)unit, (void)first, (void)count;
     return std::nullopt;
   }
   /// Like codes() for fp8: a matrix [count] with rows of a multiple of kFp8Alignment. Absent: in the flat buffer.
-  virtual Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const {
+  virtual Fp8Matrix fp8_values(const Unit& unit, int64_t first, int64_t count) const {
     (void)unit, (void)first, (void)count;
     return {};
   }

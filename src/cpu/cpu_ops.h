@@ -85,7 +85,7 @@ class CpuOps final : public Ops {
   void encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream) override;
   void decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) override;
   void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) override;
-  void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) override;
+  void transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream) override;
 
  private:
   /// f32 copies of the operands and the result of a matrix product (for operands that are not f32).

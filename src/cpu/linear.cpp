@@ -73,8 +73,8 @@ void CpuOps::set_workspace(Tensor workspace) { check_workspace(workspace); }
 void CpuOps::linear_forward(const LinearForward& args, Stream) {
   check_args(args);
   const int64_t m = args.x.rows(), k = args.x.cols(), n = args.w.rows();
-  const FloatRows x = as_floats(args.x8 ? MatrixView(args.x8.codes) : args.x, left_);  // [m, k]
-  const float* w = as_floats(args.w8 ? args.w8.codes : args.w, right_);                // [n, k]
+  const FloatRows x = as_floats(args.x8 ? MatrixView(args.x8.quantized) : args.x, left_);  // [m, k]
+  const float* w = as_floats(args.w8 ? args.w8.quantized : args.w, right_);                // [n, k]
   float* product = product_.floats(m * n);
   multiply(m, n, k, args.scale * scale_of(args.x8, args.w8), {x.data, x.stride, false}, {w, k, true}, 0, product);
   finish_rows(product, args);
@@ -94,8 +94,8 @@ void CpuOps::coded_linear(const CodedLinear& args, Stream stream) {
 void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.w.cols();
-  const FloatRows dy = as_floats(args.dy8 ? MatrixView(args.dy8.codes) : args.dy, left_);  // [m, n]
-  const float* stored = as_floats(args.wt8 ? args.wt8.codes : args.w, right_);             // w [n, k], or wt8 [k, n]
+  const FloatRows dy = as_floats(args.dy8 ? MatrixView(args.dy8.quantized) : args.dy, left_);  // [m, n]
+  const float* stored = as_floats(args.wt8 ? args.wt8.quantized : args.w, right_);             // w [n, k], or wt8 [k, n]
   const Matrix w = args.wt8 ? Matrix{stored, n, true} : Matrix{stored, k, false};
   float* product = product_.floats(m * k);
   multiply(m, k, n, args.scale * scale_of(args.dy8, args.wt8), {dy.data, dy.stride, false}, w, 0, product);
@@ -125,8 +125,8 @@ void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.inputs();
   const bool fp8 = static_cast<bool>(args.dyt8);  // if true, dy and x are transposed
-  const FloatRows dy = as_floats(fp8 ? MatrixView(args.dyt8.codes) : args.dy, left_);  // [m, n]
-  const FloatRows x = as_floats(fp8 ? MatrixView(args.xt8.codes) : args.x, right_);    // [m, k]
+  const FloatRows dy = as_floats(fp8 ? MatrixView(args.dyt8.quantized) : args.dy, left_);  // [m, n]
+  const FloatRows x = as_floats(fp8 ? MatrixView(args.xt8.quantized) : args.x, right_);    // [m, k]
   const Matrix left{dy.data, dy.stride, !fp8}, right{x.data, x.stride, fp8};
   const float scale = scale_of(args.dyt8, args.xt8);
   if (args.dw.dtype == DType::f32) {
@@ -168,7 +168,7 @@ void CpuOps::cast_fp8(const Fp8Cast& args, Stream) {
 #pragma omp parallel for reduction(max : largest)
   for (int64_t r = 0; r < searched; ++r)
     for (int64_t c = 0; c < n; ++c) largest = std::max(largest, bits_from_float(x.data[r * x.stride + c]) & 0x7fffffffu);
-  const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
+  const DType dtype = args.quantized ? args.quantized.dtype : args.transposed.dtype;
   if (searched > 0 || args.magnitude == Fp8Magnitude::found) *args.amax.as<float>() = float_from_bits(largest);
   *args.scale.as<float>() = fp8_scale(largest, dtype);
   const float factor = power_of_two(fp8_exponent(largest, dtype));
@@ -177,13 +177,13 @@ void CpuOps::cast_fp8(const Fp8Cast& args, Stream) {
     *args.largest.as<float>() = float_from_bits(std::max(before, largest));
   }
   if (args.counts) count_fp8(x, m, n, factor, dtype, args.counts.as<int64_t>());
-  auto* const codes = args.codes.as<uint8_t>();
+  auto* const quantized = args.quantized.as<uint8_t>();
   auto* const transposed = args.transposed.as<uint8_t>();
   const int64_t columns = fp8_columns(m);
   for_each(transposed ? columns : m, [&](int64_t r) {
     for (int64_t c = 0; c < n; ++c) {
       const uint8_t code = r < m ? float_to_fp8(x.data[r * x.stride + c] * factor, dtype) : uint8_t{0};
-      if (codes && r < m) codes[r * n + c] = code;
+      if (quantized && r < m) quantized[r * n + c] = code;
       if (transposed) transposed[c * columns + r] = code;
     }
   });

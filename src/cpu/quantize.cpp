@@ -49,11 +49,11 @@ constexpr float kInt8Top = 127;
 // Returns the blocks that share outer scale `group`; their f32 scales are in the caller's `scales` [kScaleBlock].
 Quantized inner_blocks(const Quantized& q, int64_t group, float* scales) {
   const int64_t bytes = kScaleBlock * code_block(q.book) * code_bits(q.book) / 8;
-  return {q.book, q.codes.part(group * bytes, {bytes}), {scales, DType::f32, {kScaleBlock}}, {}};
+  return {q.book, q.quantized.part(group * bytes, {bytes}), {scales, DType::f32, {kScaleBlock}}, {}};
 }
 
 // Returns the quantized scales of group `group` as one block.
-Quantized scale_codes(const Quantized& q, int64_t group) {
+Quantized scale_values(const Quantized& q, int64_t group) {
   return {CodeBook::dynamic8_unsigned, q.scales.part(group * kScaleBlock, {kScaleBlock}), q.outer.part(group, {1}), {}};
 }
 
@@ -88,17 +88,17 @@ void encode_block(const float* values, int64_t count, const Quantized& to, int64
   const float scale = scale_of(values, count);
   const float factor = code_factor(scale, to.book == CodeBook::int8 ? kInt8Top : 1.0f);
   to.scales.as<float>()[block] = scale;
-  uint8_t codes[kMaxCodes];
-  for (int64_t i = 0; i < size; ++i) codes[i] = code_of(to.book, i < count ? values[i] * factor : 0.0f);
-  uint8_t* const out = to.codes.as<uint8_t>() + block * size * code_bits(to.book) / 8;
-  if (code_bits(to.book) == 8) std::copy_n(codes, size, out);
+  uint8_t quantized[kMaxEntries];
+  for (int64_t i = 0; i < size; ++i) quantized[i] = code_of(to.book, i < count ? values[i] * factor : 0.0f);
+  uint8_t* const out = to.quantized.as<uint8_t>() + block * size * code_bits(to.book) / 8;
+  if (code_bits(to.book) == 8) std::copy_n(quantized, size, out);
   else
-    for (int64_t i = 0; i < size; i += 2) out[i / 2] = static_cast<uint8_t>(codes[i] << 4 | codes[i + 1]);
+    for (int64_t i = 0; i < size; i += 2) out[i / 2] = static_cast<uint8_t>(quantized[i] << 4 | quantized[i + 1]);
 }
 
 void decode_block(const Quantized& from, int64_t block, float* values, int64_t count) {
   const int64_t size = code_block(from.book), bits = code_bits(from.book);
-  const uint8_t* const in = from.codes.as<const uint8_t>() + block * size * bits / 8;
+  const uint8_t* const in = from.quantized.as<const uint8_t>() + block * size * bits / 8;
   const float stored = from.scales.as<const float>()[block];
   const float scale = from.book == CodeBook::int8 ? stored / kInt8Top : stored;
   for (int64_t i = 0; i < count; ++i) {
@@ -113,13 +113,13 @@ void CpuOps::quantize(const Tensor& values, const Quantized& to, Stream) {
     return for_groups(
         to, values.numel(), [](int64_t, float*) {},
         [&](const Quantized& inner, int64_t block, int64_t first, int64_t count) {
-          float numbers[kMaxCodes];
+          float numbers[kMaxEntries];
           if (count > 0) load(values, first, count, numbers);
           encode_block(numbers, count, inner, block);
         },
-        [&](int64_t group, const float* scales) { encode_block(scales, kScaleBlock, scale_codes(to, group), 0); });
+        [&](int64_t group, const float* scales) { encode_block(scales, kScaleBlock, scale_values(to, group), 0); });
   for_blocks(to.book, values.numel(), [&](int64_t block, int64_t first, int64_t count) {
-    float numbers[kMaxCodes];
+    float numbers[kMaxEntries];
     load(values, first, count, numbers);
     encode_block(numbers, count, to, block);
   });
@@ -130,16 +130,16 @@ void CpuOps::dequantize(const Quantized& from, const Tensor& values, Stream) {
   if (from.outer)
     return for_groups(
         from, values.numel(),
-        [&](int64_t group, float* scales) { decode_block(scale_codes(from, group), 0, scales, kScaleBlock); },
+        [&](int64_t group, float* scales) { decode_block(scale_values(from, group), 0, scales, kScaleBlock); },
         [&](const Quantized& inner, int64_t block, int64_t first, int64_t count) {
-          float numbers[kMaxCodes];
+          float numbers[kMaxEntries];
           if (count == 0) return;
           decode_block(inner, block, numbers, count);
           store(numbers, values, first, count);
         },
         [](int64_t, const float*) {});
   for_blocks(from.book, values.numel(), [&](int64_t block, int64_t first, int64_t count) {
-    float numbers[kMaxCodes];
+    float numbers[kMaxEntries];
     decode_block(from, block, numbers, count);
     store(numbers, values, first, count);
   });

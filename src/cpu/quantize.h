@@ -7,7 +7,7 @@
 
 namespace blipft::cpu {
 
-constexpr int64_t kMaxCodes = 256;        ///< maximum number of codes of a block
+constexpr int64_t kMaxEntries = 256;        ///< maximum number of codes of a block
 
 /// encode_block() encodes `count` <= code_block() numbers as block `block`; the other codes of the block are those of
 /// zeros.

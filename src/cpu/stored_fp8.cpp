@@ -24,8 +24,8 @@ void CpuOps::encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream) {
   for_pieces(values.numel(), [&](int64_t first, int64_t count) {
     float* const numbers = thread_buffer(0, count);
     load(values, first, count, numbers);
-    auto* const codes = to.codes.as<uint8_t>() + first;
-    for (int64_t i = 0; i < count; ++i) codes[i] = float_to_fp8(numbers[i] * factor, DType::f8e4m3);
+    auto* const quantized = to.quantized.as<uint8_t>() + first;
+    for (int64_t i = 0; i < count; ++i) quantized[i] = float_to_fp8(numbers[i] * factor, DType::f8e4m3);
   });
 }
 
@@ -34,7 +34,7 @@ void CpuOps::decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) {
   const float scale = *from.scale.as<const float>();
   for_pieces(values.numel(), [&](int64_t first, int64_t count) {
     float* const numbers = thread_buffer(0, count);
-    load(from.codes, first, count, numbers);
+    load(from.quantized, first, count, numbers);
     for (int64_t i = 0; i < count; ++i) numbers[i] *= scale;
     store(numbers, values, first, count);
   });
@@ -55,10 +55,10 @@ void CpuOps::raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tenso
   *scale.as<float>() = fp8_scale(most, DType::f8e4m3);
 }
 
-void CpuOps::transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) {
-  check_transpose_fp8(codes, transposed);
-  const int64_t m = codes.rows(), n = codes.cols(), columns = fp8_columns(m);
-  const auto* const from = codes.as<const uint8_t>();
+void CpuOps::transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream) {
+  check_transpose_fp8(quantized, transposed);
+  const int64_t m = quantized.rows(), n = quantized.cols(), columns = fp8_columns(m);
+  const auto* const from = quantized.as<const uint8_t>();
   auto* const to = transposed.as<uint8_t>();
   for_each(n, [&](int64_t c) {
     for (int64_t r = 0; r < columns; ++r) to[c * columns + r] = r < m ? from[r * n + c] : uint8_t{0};

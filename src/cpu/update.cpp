@@ -150,8 +150,8 @@ void CpuOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream) {
   const int64_t n = args.param.numel(), size = code_block(args.m.book);
   for_each((n + size - 1) / size, [&](int64_t block) {
     const int64_t first = block * size, count = std::min(size, n - first);
-    update_part<kMaxCodes>(args, first, count, [&](float* p, const float* g) {
-      float m[kMaxCodes], v[kMaxCodes];
+    update_part<kMaxEntries>(args, first, count, [&](float* p, const float* g) {
+      float m[kMaxEntries], v[kMaxEntries];
       decode_block(args.m, block, m, count);
       decode_block(args.v, block, v, count);
       adamw(numbers, count, g, p, m, v);

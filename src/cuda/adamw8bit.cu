@@ -74,16 +74,16 @@ __device__ __forceinline__ void store_moments(const Moments& moments, const Shar
                                               const float (&m)[kUpdatePack], const float (&v)[kUpdatePack]) {
   const float mean_scale = scale_of<32>(m), square_scale = scale_of<32>(v);
   const float mean_factor = code_factor(mean_scale, 1.0f), square_factor = code_factor(square_scale, 1.0f);
-  uint32_t mean_codes[kUpdatePack], square_codes[kUpdatePack];
+  uint32_t mean_values[kUpdatePack], square_values[kUpdatePack];
 #pragma unroll
   for (int j = 0; j < kUpdatePack; ++j) {
-    mean_codes[j] = dynamic8_code(tables.mean_index, m[j] * mean_factor);
-    square_codes[j] = dynamic8_unsigned_code(tables.square_index, v[j] * square_factor);
+    mean_values[j] = dynamic8_code(tables.mean_index, m[j] * mean_factor);
+    square_values[j] = dynamic8_unsigned_code(tables.square_index, v[j] * square_factor);
   }
   Mean mean;
   Square square;
-  mean.set(mean_codes);
-  square.set(square_codes);
+  mean.set(mean_values);
+  square.set(square_values);
   if (block >= moments.blocks) return;
   const int lane = threadIdx.x % 32;
   __stcs(moments.mean + block * 32 + lane, mean.word);
@@ -149,9 +149,9 @@ void CudaOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream stream) {
   check_args(args);
   const int64_t n = args.param.numel();
   if (n == 0) return;
-  BLIPFT_CHECK(all_aligned16(args.m.codes, args.v.codes), "codes must be 16-byte aligned");
+  BLIPFT_CHECK(all_aligned16(args.m.quantized, args.v.quantized), "codes must be 16-byte aligned");
   const LaunchContext launch = context(stream);
-  const Moments moments{args.m.codes.as<uint2>(), args.v.codes.as<uint2>(), args.m.scales.as<float>(),
+  const Moments moments{args.m.quantized.as<uint2>(), args.v.quantized.as<uint2>(), args.m.scales.as<float>(),
                         args.v.scales.as<float>(), args.m.scales.numel()};
   const int64_t spans = squares_count(n);
   const int64_t spans_of_block = std::clamp(spans / (kBlocksOfProcessor * launch.sm_count), int64_t{1}, kMaxSpans);

@@ -87,7 +87,7 @@ class CudaOps : public Ops {
   void encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream stream) override;
   void decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream stream) override;
   void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream stream) override;
-  void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream stream) override;
+  void transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream stream) override;
 
  protected:
   int sm_count_ = 1, shared_bytes_ = 0;                   ///< as in LaunchContext

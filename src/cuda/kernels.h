@@ -97,8 +97,8 @@ bool launch_few_rows(const LinearForward& args, const LaunchContext& context);
 void launch_turn_into_cache(const CacheWrite& args, const LaunchContext& context);
 void launch_activate(const Tensor& x, const Tensor& y, Activation activation, const LaunchContext& context);
 void launch_add(const Tensor& from, const Tensor& to, const LaunchContext& context);
-/// Fills `codes` with finite pseudorandom values of bounded magnitude, for timing matrix products.
-void launch_fill_fp8(const Tensor& codes, uint32_t seed, const LaunchContext& context);
+/// Fills `quantized` with finite pseudorandom values of bounded magnitude, for timing matrix products.
+void launch_fill_fp8(const Tensor& quantized, uint32_t seed, const LaunchContext& context);
 void launch_cast(const Tensor& from, const Tensor& to, const LaunchContext& context);
 void launch_fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                         const LaunchContext& context);

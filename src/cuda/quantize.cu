@@ -48,7 +48,7 @@ struct Scales {
 
 template <CodeBook kBook, class T, bool kAligned, bool kDouble>
 __global__ void __launch_bounds__(kThreads)
-dequantize_kernel(const typename CodePack<kBook>::Word* __restrict__ codes, const Scales<kDouble> scales,
+dequantize_kernel(const typename CodePack<kBook>::Word* __restrict__ quantized, const Scales<kDouble> scales,
                   T* __restrict__ values, int64_t n) {
   __shared__ float table[Values<kBook>::kTable ? 16 : 1][32];
   const Values<kBook> value_of{table};
@@ -61,7 +61,7 @@ dequantize_kernel(const typename CodePack<kBook>::Word* __restrict__ codes, cons
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = begin + u * kThreads;
       if (i >= packs) continue;
-      pack[u].word = __ldcs(codes + i);
+      pack[u].word = __ldcs(quantized + i);
       scale[u] = scales[i / kCodeThreads<kBook>];
     }
 #pragma unroll
@@ -127,14 +127,14 @@ __device__ __forceinline__ typename CodePack<kBook>::Word encoded(const float (&
 /// `packs` counts those of whole blocks. Lanes after them join their warp's reductions with zeros.
 template <CodeBook kBook, class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
-quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ codes,
+quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ quantized,
                 float* __restrict__ scales, int64_t n, int64_t packs) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = i * kCodePack;
   float x[kCodePack];
   load_pack<kAligned>(values, first, n, x);
   const float scale = scale_of<kCodeThreads<kBook>>(x);
   if (i >= packs) return;
-  codes[i] = encoded<kBook>(x, scale);
+  quantized[i] = encoded<kBook>(x, scale);
   if (i % kCodeThreads<kBook> == 0) scales[i / kCodeThreads<kBook>] = scale;
 }
 
@@ -142,8 +142,8 @@ quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __
 /// those of zeros.
 template <CodeBook kBook, class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
-quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ codes,
-                       uint8_t* __restrict__ scale_codes, float* __restrict__ outer, int64_t n) {
+quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ quantized,
+                       uint8_t* __restrict__ scale_values, float* __restrict__ outer, int64_t n) {
   static_assert(kThreads == kScaleBlock, "a thread for each scale");
   constexpr int kPacks = kScaleBlock * kCodeThreads<kBook>;
   __shared__ float scales[kScaleBlock];
@@ -153,7 +153,7 @@ quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::W
     float x[kCodePack];
     load_pack<kAligned>(values, first, n, x);
     const float scale = scale_of<kCodeThreads<kBook>>(x);
-    codes[i] = encoded<kBook>(x, scale);
+    quantized[i] = encoded<kBook>(x, scale);
     if (p % kCodeThreads<kBook> == 0) scales[p / kCodeThreads<kBook>] = scale;
   }
   __syncthreads();
@@ -165,15 +165,15 @@ quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::W
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) top = max(top, warps[w]);
   const float scale = block_scale(top);
-  scale_codes[int64_t{blockIdx.x} * kScaleBlock + threadIdx.x] =
+  scale_values[int64_t{blockIdx.x} * kScaleBlock + threadIdx.x] =
       static_cast<uint8_t>(code_of<CodeBook::dynamic8_unsigned>(own * code_factor(scale, 1.0f)));
   if (threadIdx.x == 0) outer[blockIdx.x] = scale;
 }
 
 /// Calls `run` with the code book, the type of the values and their alignment as compile-time constants.
 template <class Run>
-void dispatch_codes(const Quantized& q, const Tensor& values, Run&& run) {
-  BLIPFT_CHECK(aligned16(q.codes.data), "codes must be 16-byte aligned");
+void dispatch_values(const Quantized& q, const Tensor& values, Run&& run) {
+  BLIPFT_CHECK(aligned16(q.quantized.data), "codes must be 16-byte aligned");
   dispatch_cast(values.dtype, [&](auto t) {
     dispatch_bool(aligned16(values.data), [&](auto is_aligned) {
       const auto with = [&](auto book) { run(book, t, is_aligned); };
@@ -194,7 +194,7 @@ void CudaOps::quantize(const Tensor& values, const Quantized& to, Stream stream)
   const int64_t n = values.numel(), packs = to.scales.numel() * code_block(to.book) / kCodePack;
   if (n == 0) return;
   const cudaStream_t queue = context(stream).stream;
-  dispatch_codes(to, values, [&](auto book, auto t, auto is_aligned) {
+  dispatch_values(to, values, [&](auto book, auto t, auto is_aligned) {
     constexpr CodeBook kBook = decltype(book)::value;
     using T = typename decltype(t)::type;
     using Word = typename CodePack<kBook>::Word;
@@ -202,10 +202,10 @@ void CudaOps::quantize(const Tensor& values, const Quantized& to, Stream stream)
       if (to.outer)
         return quantize_doubly_kernel<kBook, T, decltype(is_aligned)::value>
             <<<static_cast<unsigned>(to.outer.numel()), kThreads, 0, queue>>>(
-                values.as<const T>(), to.codes.as<Word>(), to.scales.as<uint8_t>(), to.outer.as<float>(), n);
+                values.as<const T>(), to.quantized.as<Word>(), to.scales.as<uint8_t>(), to.outer.as<float>(), n);
     quantize_kernel<kBook, T, decltype(is_aligned)::value>
         <<<static_cast<unsigned>(ceil_div(packs, kThreads)), kThreads, 0, queue>>>(
-            values.as<const T>(), to.codes.as<Word>(), to.scales.as<float>(), n, packs);
+            values.as<const T>(), to.quantized.as<Word>(), to.scales.as<float>(), n, packs);
   });
   BLIPFT_CUDA_LAUNCHED("quantize_kernel");
 }
@@ -217,7 +217,7 @@ void CudaOps::dequantize(const Quantized& from, const Tensor& values, Stream str
   const LaunchContext launch = context(stream);
   const int64_t blocks = std::min(ceil_div(n, int64_t{kCodePack} * kThreads * kUnroll),
                                   kBlocksOfProcessor * launch.sm_count);
-  dispatch_codes(from, values, [&](auto book, auto t, auto is_aligned) {
+  dispatch_values(from, values, [&](auto book, auto t, auto is_aligned) {
     constexpr CodeBook kBook = decltype(book)::value;
     using T = typename decltype(t)::type;
     dispatch_bool(code_block(kBook) == 64 && from.outer, [&](auto is_double) {
@@ -225,7 +225,7 @@ void CudaOps::dequantize(const Quantized& from, const Tensor& values, Stream str
       const Scales<kDouble> scales{from.scales.data, kDouble ? from.outer.as<const float>() : nullptr};
       dequantize_kernel<kBook, T, decltype(is_aligned)::value, kDouble>
           <<<static_cast<unsigned>(blocks), kThreads, 0, launch.stream>>>(
-              from.codes.as<const typename CodePack<kBook>::Word>(), scales, values.as<T>(), n);
+              from.quantized.as<const typename CodePack<kBook>::Word>(), scales, values.as<T>(), n);
     });
   });
   BLIPFT_CUDA_LAUNCHED("dequantize_kernel");

@@ -29,14 +29,14 @@ struct CodePack {
     if constexpr (code_bits(kBook) == 4) return word >> 4 * (j ^ 1) & 15u;
     else return (j < 4 ? word.x : word.y) >> 8 * (j % 4) & 255u;
   }
-  __device__ __forceinline__ void set(const uint32_t (&codes)[kCodePack]) {
+  __device__ __forceinline__ void set(const uint32_t (&quantized)[kCodePack]) {
     if constexpr (code_bits(kBook) == 4) {
       word = 0;
 #pragma unroll
-      for (int j = 0; j < kCodePack; ++j) word |= codes[j] << 4 * (j ^ 1);
+      for (int j = 0; j < kCodePack; ++j) word |= quantized[j] << 4 * (j ^ 1);
     } else {
-      word.x = codes[0] | codes[1] << 8 | codes[2] << 16 | codes[3] << 24;
-      word.y = codes[4] | codes[5] << 8 | codes[6] << 16 | codes[7] << 24;
+      word.x = quantized[0] | quantized[1] << 8 | quantized[2] << 16 | quantized[3] << 24;
+      word.y = quantized[4] | quantized[5] << 8 | quantized[6] << 16 | quantized[7] << 24;
     }
   }
 };

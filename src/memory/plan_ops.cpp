@@ -181,7 +181,7 @@ class PlanOps final : public Ops {
   void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) override {
     check_raise_fp8_scale(x, largest, scale);
   }
-  void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) override { check_transpose_fp8(codes, transposed); }
+  void transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream) override { check_transpose_fp8(quantized, transposed); }
 };
 
 }  // namespace

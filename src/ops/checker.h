@@ -156,7 +156,7 @@ struct Checker {
   void quantized(const Quantized& q, const char* name, int64_t n) const {
     const int64_t block = code_block(q.book), together = q.outer ? kScaleBlock : 1;
     const int64_t blocks = (n + block * together - 1) / (block * together) * together;
-    vector(q.codes, concat(name, ".codes").c_str(), DType::u8, blocks * block * code_bits(q.book) / 8);
+    vector(q.quantized, concat(name, ".codes").c_str(), DType::u8, blocks * block * code_bits(q.book) / 8);
     vector(q.scales, concat(name, ".scales").c_str(), q.outer ? DType::u8 : DType::f32, blocks);
     require(!q.outer || block == 64, "only scales of blocks of 64 numbers are encoded themselves");
     if (q.outer) vector(q.outer, concat(name, ".outer").c_str(), DType::f32, blocks / kScaleBlock);

@@ -18,15 +18,15 @@ void check_factors(const Checker& check, const Factor& left, const Factor& right
   if (!left.given) return;
   for (const Factor* each : {&left, &right}) {
     const Factor& factor = *each;
-    const Tensor& codes = factor.given.codes;
-    if (!is_fp8(codes.dtype)) [[unlikely]]
-      check.fail(concat(factor.name, " has dtype ", dtype_name(codes.dtype), ", expected f8e4m3 or f8e5m2"));
-    check.matrix(codes, factor.name, codes.dtype, factor.rows, factor.cols);
+    const Tensor& quantized = factor.given.quantized;
+    if (!is_fp8(quantized.dtype)) [[unlikely]]
+      check.fail(concat(factor.name, " has dtype ", dtype_name(quantized.dtype), ", expected f8e4m3 or f8e5m2"));
+    check.matrix(quantized, factor.name, quantized.dtype, factor.rows, factor.cols);
     check.require(factor.cols % kFp8Alignment == 0, "a product in fp8 runs over a multiple of 16");
     check.vector(factor.given.scale, concat(factor.name, ".scale").c_str(), DType::f32, 1);
     check.require(reinterpret_cast<uintptr_t>(factor.given.scale.data) % 16 == 0, "a scale starts at no multiple of 16 bytes");
   }
-  check.require(left.given.codes.dtype != DType::f8e5m2 || right.given.codes.dtype != DType::f8e5m2,
+  check.require(left.given.quantized.dtype != DType::f8e5m2 || right.given.quantized.dtype != DType::f8e5m2,
                 "no GPU multiplies f8e5m2 with f8e5m2");
 }
 
@@ -104,11 +104,11 @@ void check_args(const Fp8Cast& args) {
   if (args.largest) check.vector(args.largest, "largest", DType::f32, 1);
   if (args.counts) check.vector(args.counts, "counts", DType::i64, kFp8Counts);
   check.require(args.largest || !args.counts, "counts come without largest");
-  check.require(args.codes || args.transposed, "codes and transposed are both missing");
-  const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
+  check.require(args.quantized || args.transposed, "codes and transposed are both missing");
+  const DType dtype = args.quantized ? args.quantized.dtype : args.transposed.dtype;
   check.require(is_fp8(dtype), "codes are neither f8e4m3 nor f8e5m2");
   check.require(args.x.cols() % kFp8Alignment == 0, "x has columns that are no multiple of 16");
-  if (args.codes) check.matrix(args.codes, "codes", dtype, args.x.rows(), args.x.cols());
+  if (args.quantized) check.matrix(args.quantized, "codes", dtype, args.x.rows(), args.x.cols());
   if (args.transposed) check.matrix(args.transposed, "transposed", dtype, args.x.cols(), fp8_columns(args.x.rows()));
 }
 

@@ -68,6 +68,6 @@ void check_dequantize(const Quantized& from, const Tensor& values);
 void check_stored_fp8(const char* op, const Tensor& values, const Fp8Matrix& stored);
 void check_raise_amax(const MatrixView& x, const Tensor& amax);
 void check_raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale);
-void check_transpose_fp8(const Tensor& codes, const Tensor& transposed);
+void check_transpose_fp8(const Tensor& quantized, const Tensor& transposed);
 
 }  // namespace blipft

@@ -29,7 +29,7 @@ void check_dequantize(const Quantized& from, const Tensor& values) {
 void check_stored_fp8(const char* op, const Tensor& values, const Fp8Matrix& stored) {
   const Checker check{op};
   check_values(check, values);
-  check.vector(stored.codes, "codes", DType::f8e4m3, values.numel());
+  check.vector(stored.quantized, "codes", DType::f8e4m3, values.numel());
   check.vector(stored.scale, "scale", DType::f32, 1);
 }
 
@@ -40,12 +40,12 @@ void check_raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor&
   check.vector(scale, "scale", DType::f32, 1);
 }
 
-void check_transpose_fp8(const Tensor& codes, const Tensor& transposed) {
+void check_transpose_fp8(const Tensor& quantized, const Tensor& transposed) {
   const Checker check{"transpose_fp8"};
-  check.present(codes, "codes");
-  check.require(is_fp8(codes.dtype), "codes are neither f8e4m3 nor f8e5m2");
-  check.require(codes.shape.rank == 2 && codes.cols() % kFp8Alignment == 0, "codes have columns that are no multiple of 16");
-  check.matrix(transposed, "transposed", codes.dtype, codes.cols(), fp8_columns(codes.rows()));
+  check.present(quantized, "codes");
+  check.require(is_fp8(quantized.dtype), "codes are neither f8e4m3 nor f8e5m2");
+  check.require(quantized.shape.rank == 2 && quantized.cols() % kFp8Alignment == 0, "codes have columns that are no multiple of 16");
+  check.matrix(transposed, "transposed", quantized.dtype, quantized.cols(), fp8_columns(quantized.rows()));
 }
 
 void check_args(const AdamW8bitUpdate& args) {

@@ -22,12 +22,12 @@ class AdamW8bit : public DecayingOptimizer {
   void scalars(int64_t step, double lr, float* values) const override { plain_->scalars(step, lr, values); }
   void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
     if (of.state[0].plain()) return plain_->update(ops, of, scalars, stream);
-    const auto codes = [&](CodeBook book, const Stored& state) {
+    const auto quantized = [&](CodeBook book, const Stored& state) {
       return Quantized{book, state.planes[0], state.planes[1]};
     };
     ops.adamw8bit_update({.param = of.param, .master = of.master, .grad = of.grad,
-                          .m = codes(CodeBook::dynamic8, of.state[0]),
-                          .v = codes(CodeBook::dynamic8_unsigned, of.state[1]), .scalars = scalars,
+                          .m = quantized(CodeBook::dynamic8, of.state[0]),
+                          .v = quantized(CodeBook::dynamic8_unsigned, of.state[1]), .scalars = scalars,
                           .squares = of.squares,
                           .beta1 = static_cast<float>(settings_.beta1), .beta2 = static_cast<float>(settings_.beta2),
                           .eps = static_cast<float>(settings_.eps),

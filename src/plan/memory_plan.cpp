@@ -37,7 +37,7 @@ struct PlannedRun {
 };
 
 // Values that stay in fp8 leave 1/64 of the GPU's memory free.
-constexpr int64_t kShareLeftByCodes = 64;
+constexpr int64_t kShareLeftByQuantized = 64;
 
 // Records the reservations and releases of a step, without choosing addresses.
 MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
@@ -193,7 +193,7 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
   if (config.train.matmul != MatmulType::fp8 || device_bytes == 0) return plan;
   const auto room = [&](const MemoryPlan& of) {
     return device_bytes - bytes_outside_of_arena(config, ranks, of.arena->planned_takes()) - of.arena->total_bytes() -
-           device_bytes / kShareLeftByCodes;
+           device_bytes / kShareLeftByQuantized;
   };
   if (config.train.fp8_keep_weights == Fp8Retention::automatic && room(plan) > 0) {
     run.fp8_kept_bytes = room(plan);

@@ -17,12 +17,12 @@ std::vector<Stored> Replicated::stored(const Unit& unit) const {
   return sections;
 }
 
-std::optional<Quantized> Replicated::codes(const Unit& unit, int64_t first, int64_t count) const {
-  return store_.codes(unit, stored(unit), first, count);
+std::optional<Quantized> Replicated::quantized(const Unit& unit, int64_t first, int64_t count) const {
+  return store_.quantized(unit, stored(unit), first, count);
 }
 
-Fp8Matrix Replicated::fp8_codes(const Unit& unit, int64_t first, int64_t count) const {
-  return store_.fp8_codes(unit, stored(unit), first, count);
+Fp8Matrix Replicated::fp8_values(const Unit& unit, int64_t first, int64_t count) const {
+  return store_.fp8_values(unit, stored(unit), first, count);
 }
 
 Tensor Replicated::acquire(const Unit& unit, AcceptedEncodings left) {
@@ -39,7 +39,7 @@ Tensor Replicated::acquire(const Unit& unit, AcceptedEncodings left) {
   return decoded.flat;
 }
 
-UnitWeights Replicated::acquire_codes(const Unit& unit, AcceptedEncodings taken) {
+UnitWeights Replicated::acquire_quantized(const Unit& unit, AcceptedEncodings taken) {
   const Tensor flat = acquire(unit, taken);
   return {flat, store_.as_stored(unit, stored(unit), taken)};
 }

@@ -9,9 +9,9 @@ class Replicated : public Strategy {
  public:
   explicit Replicated(const StrategyContext& context);
   Tensor acquire(const Unit& unit) override { return acquire(unit, AcceptedEncodings::none); }
-  UnitWeights acquire_codes(const Unit& unit, AcceptedEncodings taken) override;
-  std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override;
-  Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const override;
+  UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings taken) override;
+  std::optional<Quantized> quantized(const Unit& unit, int64_t first, int64_t count) const override;
+  Fp8Matrix fp8_values(const Unit& unit, int64_t first, int64_t count) const override;
   void release(const Unit& unit) override;
   void begin_micro_batch(int64_t index, int64_t count) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -23,7 +23,7 @@ class Replicated : public Strategy {
   struct Decoded {                         // a unit that is stored in another format than the compute dtype
     Tensor flat;
     int64_t uses = 0;
-    AcceptedEncodings left = AcceptedEncodings::none;    // elements left out by acquire_codes()
+    AcceptedEncodings left = AcceptedEncodings::none;    // elements left out by acquire_quantized()
   };
   Tensor acquire(const Unit& unit, AcceptedEncodings left);
   std::vector<Stored> stored(const Unit& unit) const;

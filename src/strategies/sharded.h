@@ -20,12 +20,12 @@ class Sharded : public Strategy {
   void begin_step(const Tensor& scalars, float max_norm) override;
   void begin_evaluation(size_t kind, UnitsOfEvaluation units) override;
   Tensor acquire(const Unit& unit) override { return acquire(unit, AcceptedEncodings::none); }
-  UnitWeights acquire_codes(const Unit& unit, AcceptedEncodings taken) override;
-  std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override {
-    return store_.codes(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
+  UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings taken) override;
+  std::optional<Quantized> quantized(const Unit& unit, int64_t first, int64_t count) const override {
+    return store_.quantized(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
   }
-  Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const override {
-    return store_.fp8_codes(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
+  Fp8Matrix fp8_values(const Unit& unit, int64_t first, int64_t count) const override {
+    return store_.fp8_values(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
   }
   void release(const Unit& unit) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -42,7 +42,7 @@ class Sharded : public Strategy {
     Tensor full;                           // in the compute dtype: the only section itself, or decoded while in use
     int64_t promised = 0;                  // number of acquires for which the buffer is reserved
     int64_t uses = 0;                      // acquires that have not been released yet
-    AcceptedEncodings left = AcceptedEncodings::none;    // elements that acquire_codes() has left out of `full`
+    AcceptedEncodings left = AcceptedEncodings::none;    // elements that acquire_quantized() has left out of `full`
     Event arrived;
     bool awaited = false;                  // the compute stream already waits for `arrived`
   };

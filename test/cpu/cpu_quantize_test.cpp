@@ -33,7 +33,7 @@ Vec numbers(const std::vector<T>& values) {
 
 /// Codes of numbers in f32, and the numbers behind the codes.
 struct Coded {
-  Vec codes, scales, decoded;
+  Vec quantized, scales, decoded;
 };
 Coded coded(CodeBook book, const Vec& x) {
   OpContext c(cpu());
@@ -43,7 +43,7 @@ Coded coded(CodeBook book, const Vec& x) {
     ops.quantize(values, q, s);
     ops.dequantize(q, y, s);
   });
-  return {c.read(q.codes), c.read(q.scales), c.read(y)};
+  return {c.read(q.quantized), c.read(q.scales), c.read(y)};
 }
 
 /// Half of the widest gap between values of a book, of a block's largest magnitude.
@@ -65,7 +65,7 @@ TEST_SUITE("cpu quantize") {
       const std::string name = book_name(book);
       CAPTURE(name);
       const Coded found = coded(book, numbers(golden<float>(name + ".x")));
-      CHECK(found.codes == numbers(golden<uint8_t>(name + ".codes")));
+      CHECK(found.quantized == numbers(golden<uint8_t>(name + ".codes")));
       CHECK(found.scales == numbers(golden<float>(name + ".scales")));
       CHECK(found.decoded == numbers(golden<float>(name + ".decoded")));
     }
@@ -135,7 +135,7 @@ TEST_SUITE("cpu quantize") {
       Vec x(block + 5, 0.7), padded = x;
       padded.resize(2 * block);
       const Coded cut = coded(book, x), whole = coded(book, padded);
-      CHECK(cut.codes == whole.codes);
+      CHECK(cut.quantized == whole.quantized);
       CHECK(cut.scales == whole.scales);
     }
   }
@@ -182,8 +182,8 @@ TEST_SUITE("cpu quantize") {
           ops.dequantize(q, y, s);
           ops.dequantize(inner, scales, s);
         });
-        const Vec codes = c.read(q.codes), decoded = c.read(y), outer = c.read(q.outer), approximate = c.read(scales);
-        CHECK(Vec(codes.begin(), codes.begin() + static_cast<int64_t>(once.codes.size())) == once.codes);
+        const Vec quantized = c.read(q.quantized), decoded = c.read(y), outer = c.read(q.outer), approximate = c.read(scales);
+        CHECK(Vec(quantized.begin(), quantized.begin() + static_cast<int64_t>(once.quantized.size())) == once.quantized);
         for (size_t b = 0; b < once.scales.size(); ++b)
           CHECK(std::fabs(approximate[b] - once.scales[b]) <=
                 half_gap(CodeBook::dynamic8_unsigned) * outer[b / 256] * (1 + 1e-6));

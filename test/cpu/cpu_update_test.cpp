@@ -30,8 +30,8 @@ class Numbers {
 
 struct Codes {
   Codes(CodeBook book, int64_t n)
-      : codes(DType::u8, (n + 255) / 256 * 256), scales(kF32, (n + 255) / 256), q{book, codes.tensor, scales.tensor} {}
-  Numbers codes, scales;
+      : quantized(DType::u8, (n + 255) / 256 * 256), scales(kF32, (n + 255) / 256), q{book, quantized.tensor, scales.tensor} {}
+  Numbers quantized, scales;
   Quantized q;
 };
 
@@ -68,12 +68,12 @@ TEST_SUITE("cpu update") {
       return normalised_error(Vec(a.begin(), a.end()), Vec(b.begin(), b.end()));
     };
     CHECK(close(p.floats(), golden<float>("adam.updated")) <= 1e-6);
-    for (auto [codes, name] : {std::pair<Codes*, std::string>{&m, "adam.dynamic8"}, {&v, "adam.dynamic8_unsigned"}}) {
-      CHECK(close(codes->scales.floats(), golden<float>(name + ".scales")) <= 1e-6);
+    for (auto [quantized, name] : {std::pair<Codes*, std::string>{&m, "adam.dynamic8"}, {&v, "adam.dynamic8_unsigned"}}) {
+      CHECK(close(quantized->scales.floats(), golden<float>(name + ".scales")) <= 1e-6);
       const std::vector<uint8_t> expected = golden<uint8_t>(name + ".codes");
       int64_t apart = 0;
       for (size_t i = 0; i < expected.size(); ++i)
-        apart += std::abs(codes->q.codes.as<uint8_t>()[i] - static_cast<int>(expected[i]));
+        apart += std::abs(quantized->q.quantized.as<uint8_t>()[i] - static_cast<int>(expected[i]));
       CHECK(apart <= 2);                     // of 1024, where a moment lies at a midpoint
     }
   }
@@ -94,19 +94,19 @@ TEST_SUITE("cpu update") {
         const SgdUpdate sgd{inout("sgd", dtype), inout("sgd master", kF32), grad, inout("buffer", dtype), scalars};
         const LionUpdate lion{inout("lion", dtype), {}, grad, inout("mean", dtype), scalars};
         const AdamWUpdate adamw{inout("adamw", dtype), {}, grad, inout("m", dtype), inout("v", dtype), scalars};
-        AdamW8bitUpdate codes{.param = inout("8bit", dtype), .grad = grad, .scalars = scalars};
-        codes.m = make_quantized(c, "codes of m", CodeBook::dynamic8, n);
-        codes.v = make_quantized(c, "codes of v", CodeBook::dynamic8_unsigned, n);
+        AdamW8bitUpdate quantized{.param = inout("8bit", dtype), .grad = grad, .scalars = scalars};
+        quantized.m = make_quantized(c, "codes of m", CodeBook::dynamic8, n);
+        quantized.v = make_quantized(c, "codes of v", CodeBook::dynamic8_unsigned, n);
         const Tensor numbers = c.input("numbers", kF32, {n}, 0.1, 1);
         const auto decoded = [&](const char* name) {
           return tensors.emplace_back(c.output(name, kF32, {n}), Vec()).first;
         };
         const Tensor m = decoded("decoded m"), v = decoded("decoded v");
         c.run([&](Ops& ops, Stream s) {
-          ops.quantize(numbers, codes.m, s);
-          ops.quantize(numbers, codes.v, s);
-          ops.dequantize(codes.m, m, s);
-          ops.dequantize(codes.v, v, s);
+          ops.quantize(numbers, quantized.m, s);
+          ops.quantize(numbers, quantized.v, s);
+          ops.dequantize(quantized.m, m, s);
+          ops.dequantize(quantized.v, v, s);
         });
         for (auto& [tensor, before] : tensors) before = c.read(tensor);
         c.run([&](Ops& ops, Stream s) {
@@ -114,9 +114,9 @@ TEST_SUITE("cpu update") {
           ops.sgd_update(sgd, s);
           ops.lion_update(lion, s);
           ops.adamw_update(adamw, s);
-          ops.adamw8bit_update(codes, s);
-          ops.dequantize(codes.m, m, s);
-          ops.dequantize(codes.v, v, s);
+          ops.adamw8bit_update(quantized, s);
+          ops.dequantize(quantized.m, m, s);
+          ops.dequantize(quantized.v, v, s);
         });
         for (const auto& [tensor, before] : tensors) CHECK((c.read(tensor) == before) == !std::isfinite(squares));
         CHECK(c.read(scalars)[kSkipUpdate] == (std::isfinite(squares) ? 0 : 1));
@@ -157,8 +157,8 @@ TEST_SUITE("cpu update") {
           ops.quantize(b.m, m, s);
           ops.quantize(b.v, v, s);
         });
-        for (const auto& [x, y] : {std::pair{a.param, b.param}, {a.squares, b.squares}, {a.m.codes, m.codes},
-                                   {a.m.scales, m.scales}, {a.v.codes, v.codes}, {a.v.scales, v.scales}})
+        for (const auto& [x, y] : {std::pair{a.param, b.param}, {a.squares, b.squares}, {a.m.quantized, m.quantized},
+                                   {a.m.scales, m.scales}, {a.v.quantized, v.quantized}, {a.v.scales, v.scales}})
           CHECK(c.read(x) == c.read(y));
         if (master) CHECK(c.read(a.master) == c.read(b.master));
       }

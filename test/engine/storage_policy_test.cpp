@@ -149,13 +149,13 @@ TEST_SUITE("storage policy") {
     const int64_t all = planned("none", "parameters");
     for (auto [name, bits] : {std::pair{"nf4", 4}, {"int8", 8}}) {
       CAPTURE(bits);
-      const int64_t codes = planned(name, concat("parameters as ", name, ": codes"));
-      CHECK(codes > 0);
+      const int64_t quantized = planned(name, concat("parameters as ", name, ": codes"));
+      CHECK(quantized > 0);
       // Each of two layers' scales are rounded up to 256 bytes.
-      const int64_t scales = planned(name, concat("parameters as ", name, ": scales")) - codes * 8 / bits / 64 * 4;
+      const int64_t scales = planned(name, concat("parameters as ", name, ": scales")) - quantized * 8 / bits / 64 * 4;
       CHECK(scales >= 0);
       CHECK(scales < 2 * 256);
-      CHECK(planned(name, "parameters") + codes * 16 / bits == doctest::Approx(static_cast<double>(all)).epsilon(0.02));
+      CHECK(planned(name, "parameters") + quantized * 16 / bits == doctest::Approx(static_cast<double>(all)).epsilon(0.02));
       CHECK(planned("none", concat("parameters as ", name, ": codes")) == 0);
     }
   }

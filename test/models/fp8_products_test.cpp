@@ -16,13 +16,13 @@ namespace {
 class StoredUnits final : public NoUnits {
  public:
   StoredUnits(Tensor flat, Fp8Matrix stored) : NoUnits(flat, {}), matrix(stored), flat_(flat) {}
-  UnitWeights acquire_codes(const Unit&, AcceptedEncodings taken) override {
+  UnitWeights acquire_quantized(const Unit&, AcceptedEncodings taken) override {
     CHECK(taken == AcceptedEncodings::fp8);
     return flat_;
   }
-  Fp8Matrix fp8_codes(const Unit&, int64_t first, int64_t count) const override {
+  Fp8Matrix fp8_values(const Unit&, int64_t first, int64_t count) const override {
     CHECK(first == 0);
-    CHECK(count == matrix.codes.numel());
+    CHECK(count == matrix.quantized.numel());
     return matrix;
   }
   const Fp8Matrix matrix;
@@ -35,10 +35,10 @@ class StoredUnits final : public NoUnits {
 Fp8Found found_in(const std::vector<std::vector<float>>& tensors, DType dtype) {
   Fp8Found found;
   for (const std::vector<float>& values : tensors) {
-    const std::vector<double> codes = in_fp8(values, dtype);
+    const std::vector<double> quantized = in_fp8(values, dtype);
     for (size_t i = 0; i < values.size(); ++i) {
       found.amax = std::max(found.amax, std::abs(values[i]));
-      found.counts[kFp8Underflows] += values[i] != 0 && codes[i] == 0;
+      found.counts[kFp8Underflows] += values[i] != 0 && quantized[i] == 0;
     }
     found.counts[kFp8Elements] += static_cast<int64_t>(values.size());
   }
@@ -64,20 +64,20 @@ struct Case {
 TEST_SUITE("fp8") {
   TEST_CASE("codes are those of the format: each value, each midpoint, its neighbours") {
     for (DType dtype : {DType::f8e4m3, DType::f8e5m2}) {
-      const int codes = dtype == DType::f8e4m3 ? 0x7f : 0x7c;
-      for (int code = 0; code < codes; ++code) {
+      const int quantized = dtype == DType::f8e4m3 ? 0x7f : 0x7c;
+      for (int code = 0; code < quantized; ++code) {
         CAPTURE(code);
         const float value = fp8_to_float(static_cast<uint8_t>(code), dtype);
         CHECK(float_to_fp8(value, dtype) == code);
         CHECK(float_to_fp8(-value, dtype) == (code | 0x80));
-        if (code + 1 == codes) continue;
+        if (code + 1 == quantized) continue;
         const float next = fp8_to_float(static_cast<uint8_t>(code + 1), dtype), middle = (value + next) / 2;
         CHECK(float_to_fp8(middle, dtype) == code + code % 2);
         CHECK(float_to_fp8(std::nextafter(middle, 0.0f), dtype) == code);
         CHECK(float_to_fp8(std::nextafter(middle, next), dtype) == code + 1);
       }
-      CHECK(float_to_fp8(1e30f, dtype) == codes - 1);
-      CHECK(fp8_to_float(static_cast<uint8_t>(codes - 1), dtype) == (dtype == DType::f8e4m3 ? 448.0f : 57344.0f));
+      CHECK(float_to_fp8(1e30f, dtype) == quantized - 1);
+      CHECK(fp8_to_float(static_cast<uint8_t>(quantized - 1), dtype) == (dtype == DType::f8e4m3 ? 448.0f : 57344.0f));
     }
   }
 
@@ -210,14 +210,14 @@ TEST_SUITE("fp8") {
         std::fill_n(holes.begin() + layer.weight, 48 * 32, NAN);
         const auto device = make_cpu_device(0);
         const auto plan_ops = make_plan_ops(), cpu_ops = make_cpu_ops();
-        std::vector<uint8_t> codes(48 * 32);
+        std::vector<uint8_t> quantized(48 * 32);
         alignas(16) float scale[4]{}, largest = 0;
         const Tensor weight{flat.data() + layer.weight, kF32, {32 * 48}};
         for (int64_t first : {0, 768})
           cpu_ops->raise_fp8_scale(weight.part(first, {768}), {&largest, kF32, {1}}, {scale, kF32, {1}}, {});
-        StoredUnits stored({holes.data(), kF32, {unit.numel()}}, {{codes.data(), DType::f8e4m3, {32 * 48}}, {scale, kF32, {1}}});
+        StoredUnits stored({holes.data(), kF32, {unit.numel()}}, {{quantized.data(), DType::f8e4m3, {32 * 48}}, {scale, kF32, {1}}});
         for (int64_t first : {0, 768})     // in parts
-          cpu_ops->encode_fp8(weight.part(first, {768}), {stored.matrix.codes.part(first, {768}), stored.matrix.scale}, {});
+          cpu_ops->encode_fp8(weight.part(first, {768}), {stored.matrix.quantized.part(first, {768}), stored.matrix.scale}, {});
         if (least > 1) cpu_ops->decode_fp8(stored.matrix, weight, {});
         NoUnits cast({flat.data(), kF32, {unit.numel()}}, {});
         std::vector<float> x = random_numbers(7 * 48, 2, 1), dy = random_numbers(7 * 32, 3, 1);
@@ -339,11 +339,11 @@ TEST_SUITE("fp8") {
     const float inf = std::numeric_limits<float>::infinity(), least = 0x1p-9f;  // of e4m3, where the scale is 1
     const auto counted = [&](std::vector<float> x) {
       float amax = 0, scale = 0, largest = 300;
-      std::vector<uint8_t> codes(16);
+      std::vector<uint8_t> quantized(16);
       std::vector<int64_t> counts{1, 1, 1};
       x.resize(16);
       ops->cast_fp8({.x = Tensor{x.data(), kF32, {1, 16}}, .amax = {&amax, kF32, {1}}, .scale = {&scale, kF32, {1}},
-                     .codes = {codes.data(), DType::f8e4m3, {1, 16}}, .largest = {&largest, kF32, {1}},
+                     .quantized = {quantized.data(), DType::f8e4m3, {1, 16}}, .largest = {&largest, kF32, {1}},
                      .counts = {counts.data(), DType::i64, {kFp8Counts}}}, {});
       return std::pair{largest, std::vector<int64_t>{counts[0] - 1, counts[1] - 1, counts[2] - 1}};
     };
@@ -382,16 +382,16 @@ TEST_SUITE("fp8") {
     std::vector<float> x(32, 1.0f), w(256, 0.5f), y(32);
     alignas(16) float words[8]{};
     float amax[2]{};
-    std::vector<uint8_t> codes(32), weights(256);
+    std::vector<uint8_t> quantized(32), weights(256);
     x[5] = std::numeric_limits<float>::infinity();
     const auto cast = [&](std::vector<float>& from, std::vector<uint8_t>& to, int64_t rows, size_t word) {
       const Fp8Cast args{.x = Tensor{from.data(), kF32, {rows, 16}}, .amax = {&amax[word], kF32, {1}}, .scale = {&words[4 * word], kF32, {1}},
-                         .codes = {to.data(), DType::f8e4m3, {rows, 16}}};
+                         .quantized = {to.data(), DType::f8e4m3, {rows, 16}}};
       ops->cast_fp8(args, {});
-      return Fp8Matrix{args.codes, args.scale};
+      return Fp8Matrix{args.quantized, args.scale};
     };
     LinearForward args{.x = Tensor{x.data(), kF32, {2, 16}}, .w = {w.data(), kF32, {16, 16}}, .y = Tensor{y.data(), kF32, {2, 16}}};
-    args.x8 = cast(x, codes, 2, 0), args.w8 = cast(w, weights, 16, 1);
+    args.x8 = cast(x, quantized, 2, 0), args.w8 = cast(w, weights, 16, 1);
     ops->linear_forward(args, {});
     CHECK(std::isinf(amax[0]));
     for (float value : y) CHECK(std::isnan(value));

@@ -366,9 +366,9 @@ TEST_SUITE("linear layer") {
     constexpr int64_t in = 128, out = 24, rows = 3;
     const auto ops = make_cpu_ops();
     Numbers dense = Numbers::random({out, in}, 5), bias = Numbers::random({out}, 6), x = Numbers::random({rows, in}, 7);
-    std::vector<uint8_t> codes(out * in / 2);
+    std::vector<uint8_t> quantized(out * in / 2);
     std::vector<float> scales(out * in / 64);
-    const Quantized stored{CodeBook::nf4, {codes.data(), DType::u8, {out * in / 2}}, {scales.data(), kF32, {out * in / 64}}, {}};
+    const Quantized stored{CodeBook::nf4, {quantized.data(), DType::u8, {out * in / 2}}, {scales.data(), kF32, {out * in / 64}}, {}};
     ops->quantize(dense.tensor(), stored, {});
     ops->dequantize(stored, dense.tensor(), {});
     Unit unit("quantised", kFrozen);
@@ -380,11 +380,11 @@ TEST_SUITE("linear layer") {
       Quantized weight;
       int64_t asked = -1;
       Tensor acquire(const Unit&) override { throw Error("the layer was acquired decoded"); }
-      UnitWeights acquire_codes(const Unit&, AcceptedEncodings taken) override {
+      UnitWeights acquire_quantized(const Unit&, AcceptedEncodings taken) override {
         CHECK(taken == AcceptedEncodings::blocks);
         return flat;
       }
-      std::optional<Quantized> codes(const Unit&, int64_t first, int64_t count) const override {
+      std::optional<Quantized> quantized(const Unit&, int64_t first, int64_t count) const override {
         CHECK(count == out * in);
         return first == asked ? std::optional(weight) : std::nullopt;
       }

@@ -17,9 +17,9 @@ inline Tensor bits(OpContext& c, const std::string& name, DType dtype, const Sha
 }
 
 /// The outputs of a cast of x.
-inline Fp8Cast make_cast(OpContext& c, const std::string& name, const MatrixView& x, DType to, bool codes, bool transposed) {
+inline Fp8Cast make_cast(OpContext& c, const std::string& name, const MatrixView& x, DType to, bool quantized, bool transposed) {
   Fp8Cast cast{.x = x, .amax = bits(c, name + ".amax", kF32, {1}), .scale = bits(c, name + ".scale", kF32, {1})};
-  if (codes) cast.codes = bits(c, name + ".codes", to, {x.rows(), x.cols()});
+  if (quantized) cast.quantized = bits(c, name + ".codes", to, {x.rows(), x.cols()});
   if (transposed) cast.transposed = bits(c, name + ".transposed", to, {x.cols(), fp8_columns(x.rows())});
   return cast;
 }
@@ -44,16 +44,16 @@ inline Tensor spread(OpContext& c, const std::string& name, DType t, const Shape
 /// `first` columns into rows that are `behind` longer; numbers of up to `size`.
 inline void add_fp8_cast(Cases& cases, DType t, DType to, int64_t rows, int64_t cols, int64_t first, int64_t behind, double size) {
   enum Found { kNothing, kLargest, kCounts };
-  for (const auto& [codes, transposed, found] :
+  for (const auto& [quantized, transposed, found] :
        {std::tuple{true, true, kNothing}, {true, false, kNothing}, {false, true, kNothing}, {true, false, kLargest},
         {true, true, kCounts}, {true, false, kCounts}, {false, true, kCounts}})
     cases.push_back({title(t, "cast to ", dtype_name(to), " ", rows, "x", cols, " columns from ", first, ", ", behind,
-                           " behind, up to ", size, codes ? " codes" : "", transposed ? " transposed" : "",
+                           " behind, up to ", size, quantized ? " codes" : "", transposed ? " transposed" : "",
                            found == kCounts ? " counts" : found == kLargest ? " largest" : ""),
                      t, true, [=](OpContext& c) {
       const Shape whole{rows, first + cols + behind};
       const Tensor wide = found == kCounts ? spread(c, "x", t, whole, size) : c.input("x", t, whole, -size, size * 0.9);
-      Fp8Cast cast = make_cast(c, "x", MatrixView(wide).columns(first, cols), to, codes, transposed);
+      Fp8Cast cast = make_cast(c, "x", MatrixView(wide).columns(first, cols), to, quantized, transposed);
       if (found != kNothing) add_found(c, cast, found == kCounts);
       c.run([&](Ops& ops, Stream s) { ops.cast_fp8(cast, s); });
     }});
@@ -77,7 +77,7 @@ inline void add_fp8_magnitudes(Cases& cases, DType t, DType to, int64_t rows, in
     });
     c.require_same_bits(given.transposed, raised.transposed, "a magnitude that is given makes other codes");
     c.require_same_bits(given.largest, raised.amax, "a given magnitude is not reported");
-    if (before < 3) c.require_same_bits(raised.codes, found.codes, "a magnitude that is raised makes other codes");
+    if (before < 3) c.require_same_bits(raised.quantized, found.quantized, "a magnitude that is raised makes other codes");
     if (before < 3) c.require_same_bits(raised.amax, found.amax, "a magnitude is raised to another than is found");
   }});
 }
@@ -91,7 +91,7 @@ class WrittenMagnitudes {
     const std::string name = concat("magnitude ", written_.size());
     written_.push_back(c_.changing_values(name, kF32, {before}));
     casts_.push_back({.x = t, .amax = c_.scratch(name + " of a cast", kF32, {1}), .scale = c_.scratch(name + " scale", kF32, {1}),
-                      .codes = c_.scratch(name + " codes", DType::f8e4m3, {t.rows(), t.cols()})});
+                      .quantized = c_.scratch(name + " codes", DType::f8e4m3, {t.rows(), t.cols()})});
     expected_.push_back(before > 0 ? c_.values(name + " before", kF32, {before}) : casts_.back().amax);
     return written_.back();
   }
@@ -276,8 +276,8 @@ inline void add_fp8_products(Cases& cases, DType t, DType gradients, int64_t m, 
     if (bias) w.dbias = accumulate ? c.inout("dbias", kF32, {n}) : c.output("dbias", kF32, {n});
     const Fp8Cast x = make_cast(c, "x8", f.x, DType::f8e4m3, true, true), weight = make_cast(c, "w8", f.w, DType::f8e4m3, true, true);
     const Fp8Cast dy = make_cast(c, "dy8", i.dy, gradients, true, true);
-    f.x8 = {x.codes, x.scale}, f.w8 = {weight.codes, weight.scale};
-    i.dy8 = {dy.codes, dy.scale}, i.wt8 = {weight.transposed, weight.scale};
+    f.x8 = {x.quantized, x.scale}, f.w8 = {weight.quantized, weight.scale};
+    i.dy8 = {dy.quantized, dy.scale}, i.wt8 = {weight.transposed, weight.scale};
     w.dyt8 = {dy.transposed, dy.scale}, w.xt8 = {x.transposed, x.scale};
     c.run([&](Ops& ops, Stream s) {
       for (const Fp8Cast* cast : {&x, &weight, &dy}) ops.cast_fp8(*cast, s);
@@ -297,8 +297,8 @@ inline void add_stored_fp8(Cases& cases, DType t, int64_t n, int64_t shift, doub
     const Tensor own = c.output("own scale", kF32, {1}), own_larger = c.output("own larger scale", kF32, {1});
     // Some numbers lie above the largest code, some below the smallest.
     const Tensor scale = c.values("scale", kF32, {std::exp2(std::round(std::log2(size / 300)))});
-    const Tensor codes = bits(c, "codes", DType::f8e4m3, {n + shift + 16});
-    const Fp8Matrix stored{codes.part(shift, {n}), scale};
+    const Tensor quantized = bits(c, "codes", DType::f8e4m3, {n + shift + 16});
+    const Fp8Matrix stored{quantized.part(shift, {n}), scale};
     const Tensor f32 = c.output("f32", kF32, {n}), bf16 = c.output("bf16", kBf16, {n});
     const Tensor shifted = c.inout("shifted", t, {n + shift}).part(shift, {n});
     c.run([&](Ops& ops, Stream s) {
@@ -321,16 +321,16 @@ inline void add_stored_fp8_extremes(Cases& cases, double scale) {
     const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
     for (double value : {inf, -inf, nan, 3e38, 1e-45, -0.0}) beyond.push_back(value);
     const Tensor x = c.values("x", kF32, numbers), others = c.values("beyond", kF32, beyond), of = c.values("scale", kF32, {scale});
-    const Tensor largest = bits(c, "largest", kF32, {1}), own = bits(c, "own scale", kF32, {1}), codes = bits(c, "codes", DType::f8e4m3, x.shape);
+    const Tensor largest = bits(c, "largest", kF32, {1}), own = bits(c, "own scale", kF32, {1}), quantized = bits(c, "codes", DType::f8e4m3, x.shape);
     const Tensor more = bits(c, "codes beyond", DType::f8e4m3, others.shape), y = bits(c, "y", kF32, x.shape);
     const Tensor f16 = c.output("f16", DType::f16, x.shape);
     c.run([&](Ops& ops, Stream s) {
       ops.fill(largest, 0, s);
       ops.raise_fp8_scale(others, largest, own, s);
-      ops.encode_fp8(x, {codes, of}, s);
+      ops.encode_fp8(x, {quantized, of}, s);
       ops.encode_fp8(others, {more, of}, s);
-      ops.decode_fp8({codes, of}, y, s);
-      if (std::fabs(scale) < 100) ops.decode_fp8({codes, of}, f16, s);
+      ops.decode_fp8({quantized, of}, y, s);
+      if (std::fabs(scale) < 100) ops.decode_fp8({quantized, of}, f16, s);
       else ops.cast(x, f16, s);
     });
   }});
@@ -338,9 +338,9 @@ inline void add_stored_fp8_extremes(Cases& cases, double scale) {
 
 inline void add_fp8_transpose(Cases& cases, DType of, int64_t rows, int64_t cols) {
   cases.push_back({concat("transpose of ", dtype_name(of), " ", rows, "x", cols), kF32, true, [=](OpContext& c) {
-    const Tensor bytes = c.input("codes", DType::u8, {rows, cols}, 0, 256), codes{bytes.data, of, bytes.shape};
+    const Tensor bytes = c.input("codes", DType::u8, {rows, cols}, 0, 256), quantized{bytes.data, of, bytes.shape};
     const Tensor transposed = bits(c, "transposed", of, {cols, fp8_columns(rows)});
-    c.run([&](Ops& ops, Stream s) { ops.transpose_fp8(codes, transposed, s); });
+    c.run([&](Ops& ops, Stream s) { ops.transpose_fp8(quantized, transposed, s); });
   }});
 }
 

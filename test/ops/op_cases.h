@@ -344,18 +344,18 @@ inline void add_scalars(Cases& cases) {
         const SgdUpdate sgd{inout("sgd"), {}, grad, inout("buffer"), scalars};
         const LionUpdate lion{inout("lion"), {}, grad, inout("mean"), scalars};
         const AdamWUpdate adamw{inout("adamw"), inout("master"), grad, inout("m"), inout("v"), scalars};
-        AdamW8bitUpdate codes{.param = inout("8bit"), .grad = grad, .scalars = scalars};
-        codes.m = make_quantized(c, "codes of m", CodeBook::dynamic8, 5000);
-        codes.v = make_quantized(c, "codes of v", CodeBook::dynamic8_unsigned, 5000);
+        AdamW8bitUpdate quantized{.param = inout("8bit"), .grad = grad, .scalars = scalars};
+        quantized.m = make_quantized(c, "codes of m", CodeBook::dynamic8, 5000);
+        quantized.v = make_quantized(c, "codes of v", CodeBook::dynamic8_unsigned, 5000);
         c.run([&](Ops& ops, Stream s) {
-          ops.quantize(grad, codes.m, s);
-          ops.quantize(grad, codes.v, s);
+          ops.quantize(grad, quantized.m, s);
+          ops.quantize(grad, quantized.v, s);
           ops.cast(zeros, scalars, s);
           ops.clip_coefficient(square, scalars, max_norm, s);
           ops.sgd_update(sgd, s);
           ops.lion_update(lion, s);
           ops.adamw_update(adamw, s);
-          ops.adamw8bit_update(codes, s);
+          ops.adamw8bit_update(quantized, s);
         });
       }});
 }

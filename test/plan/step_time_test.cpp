@@ -168,9 +168,9 @@ TEST_SUITE("step time") {
     config.adapter.kind = AdapterKind::lora;
     const Estimated plain = estimated(config);
     config.model.quantize = WeightQuantization::nf4;
-    const Estimated codes = estimated(config);
-    CHECK(codes.time.products == plain.time.products);
-    CHECK(codes.time.memory > plain.time.memory);
+    const Estimated quantized = estimated(config);
+    CHECK(quantized.time.products == plain.time.products);
+    CHECK(quantized.time.memory > plain.time.memory);
   }
 }
 

@@ -145,10 +145,10 @@ TEST_SUITE("mpi quantized") {
       }
       CHECK(gathered == held * mpi_world().size());
       CHECK((matrices == 0) == (std::string(quantize) != "none"));
-      bool codes = false;
+      bool quantized = false;
       for (const PlanEntry& entry : run.arena().peak_entries())
-        codes = codes || entry.name == concat("parameters as ", quantize, ": codes");
-      CHECK(codes == (matrices == 0));
+        quantized = quantized || entry.name == concat("parameters as ", quantize, ": codes");
+      CHECK(quantized == (matrices == 0));
       return gathered;
     };
     CHECK(bytes("nf4") < bytes("fp8"));
@@ -195,14 +195,14 @@ TEST_SUITE("mpi quantized") {
         CHECK_MESSAGE(d.weight <= 3e-4, "weights of ", d.weight_unit);
       }
       const TestRun run(job, {"fsdp"}, &mpi_world());
-      int64_t in_codes = 0, plain = 0;
+      int64_t in_values = 0, plain = 0;
       for (const Unit* unit : run.model().units())
         for (const auto& range : run.store().state(*unit, 0)) {
-          (range.state.plain() ? plain : in_codes) += range.count;
+          (range.state.plain() ? plain : in_values) += range.count;
           if (range.state.plain()) CHECK(range.state.format == &plain_format(DType::f32));
           if (unit->name() == "embeddings") CHECK(range.state.plain());
         }
-      CHECK(mpi_world().sum(static_cast<double>(in_codes)) >= 2 * (4 * 64 * 64 + 2 * 64 * 96) + 128 * 64);
+      CHECK(mpi_world().sum(static_cast<double>(in_values)) >= 2 * (4 * 64 * 64 + 2 * 64 * 96) + 128 * 64);
       CHECK(mpi_world().sum(static_cast<double>(plain)) > 0);
     }
   }

@@ -24,7 +24,7 @@ Quantized quantized(Harness& harness, CodeBook book, int64_t n) {
   const int64_t part = int64_t{1} << 20;
   const Tensor numbers = harness.tensor({part}, DType::f32);
   for (int64_t first = 0; first < n; first += part)
-    harness.ops().quantize(numbers, {book, q.codes.part(first * code_bits(book) / 8, {part * code_bits(book) / 8}),
+    harness.ops().quantize(numbers, {book, q.quantized.part(first * code_bits(book) / 8, {part * code_bits(book) / 8}),
                                      q.scales.part(first / code_block(book), {part / code_block(book)})},
                            harness.stream());
   return q;
@@ -66,8 +66,8 @@ void update_cases(Harness& harness, const char* name, DType param, bool master, 
     args.m = harness.tensor({n}, state), args.scalars = scalars();
     return [&harness, args] { harness.ops().lion_update(args, harness.stream()); };
   });
-  const double codes = static_cast<double>(4 * n + n / 16);  // two moments with their scales, read and written
-  harness.run("adamw8bit_update", shape, {cost(0).bytes + codes}, [&]() -> Harness::Work {
+  const double quantized = static_cast<double>(4 * n + n / 16);  // two moments with their scales, read and written
+  harness.run("adamw8bit_update", shape, {cost(0).bytes + quantized}, [&]() -> Harness::Work {
     AdamW8bitUpdate args;
     args.param = harness.tensor({n}, param), args.grad = harness.tensor({n}, grad);
     if (master) args.master = harness.tensor({n}, DType::f32);
@@ -85,8 +85,8 @@ void quantize_cases(Harness& harness) {
     const auto add = [&](const char* op, auto run) {
       harness.run(op, concat(name, " ", n, " bf16"), {2.0 * static_cast<double>(n) + stored}, [&]() -> Harness::Work {
         const Tensor values = harness.tensor({n});
-        const Quantized codes = quantized(harness, book, n);
-        return [&harness, run, values, codes] { run(harness, values, codes); };
+        const Quantized quantized = quantized(harness, book, n);
+        return [&harness, run, values, quantized] { run(harness, values, quantized); };
       });
     };
     add("quantize", [](Harness& h, const Tensor& x, const Quantized& q) { h.ops().quantize(x, q, h.stream()); });
@@ -106,8 +106,8 @@ void stored_fp8_cases(Harness& harness) {
     return [&harness, values, stored] { harness.ops().decode_fp8(stored, values, harness.stream()); };
   });
   harness.run("transpose_fp8", concat(rows, " x ", cols), {2 * bytes}, [&]() -> Harness::Work {
-    const Tensor codes = harness.raw({rows, cols}, DType::f8e4m3), transposed = harness.raw({cols, rows}, DType::f8e4m3);
-    return [&harness, codes, transposed] { harness.ops().transpose_fp8(codes, transposed, harness.stream()); };
+    const Tensor quantized = harness.raw({rows, cols}, DType::f8e4m3), transposed = harness.raw({cols, rows}, DType::f8e4m3);
+    return [&harness, quantized, transposed] { harness.ops().transpose_fp8(quantized, transposed, harness.stream()); };
   });
 }
 

@@ -30,7 +30,7 @@ constexpr int kTableRow = 256, kTableBytes = 256 * kTableRow;  // 128 bytes of e
 __constant__ const CodeTable<16> kNf4Values = kNf4;
 
 struct CodedArgs {
-  const uint8_t* codes;
+  const uint8_t* quantized;
   const float* scales;
   const bf16 *x, *bias, *residual;
   bf16* y;
@@ -108,7 +108,7 @@ struct Codes {
     for (int r = 0; r < R; ++r) {
       const int64_t at = min(n + r, args.n - 1) * args.row + args.first + k;
       if (k < args.k) {
-        words[r] = load_once(args.codes + at * code_bits(kBook) / 8);
+        words[r] = load_once(args.quantized + at * code_bits(kBook) / 8);
         scales[r] = __ldg(args.scales + at / code_block(kBook));
       } else {
         words[r] = make_uint4(0, 0, 0, 0), scales[r] = 0;
@@ -119,12 +119,12 @@ struct Codes {
 
 /// Prefetches the codes that a lane loads first of R rows of w into the L2 cache, while a preceding kernel computes x.
 template <CodeBook kBook, int R>
-__device__ __forceinline__ void prefetch_codes(const CodedArgs& args, int n, int k) {
+__device__ __forceinline__ void prefetch_values(const CodedArgs& args, int n, int k) {
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     if (n + r >= args.n || k >= args.k) continue;
     const int64_t at = (n + r) * args.row + args.first + k;
-    prefetch(args.codes + at * code_bits(kBook) / 8);
+    prefetch(args.quantized + at * code_bits(kBook) / 8);
     prefetch(args.scales + at / code_block(kBook));
   }
 }
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(32 * W) coded_linear_kernel(CodedArgs args) {
   const int lane = threadIdx.x % 32, step = static_cast<int>(gridDim.x) * W * R;
   int n = (static_cast<int>(blockIdx.x) * W + threadIdx.x / 32) * R;
   let_next_start();
-  prefetch_codes<kBook, R>(args, n, lane * Part::kValues);
+  prefetch_values<kBook, R>(args, n, lane * Part::kValues);
   if constexpr (Part::kTable > 0) fill_table(shared_bytes);
   wait_for_earlier();
   Codes<kBook, R> ahead;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(32 * W) coded_linear_kernel(CodedArgs args) {
   for (; n < args.n; n += step) {
     float sum[M][R] = {};
     for (int k = 0; k < args.k; k += Part::kChunk) {
-      const Codes<kBook, R> codes = ahead;
+      const Codes<kBook, R> quantized = ahead;
       if (k + Part::kChunk < args.k) ahead.load(args, n, k + Part::kChunk + lane * Part::kValues);
       else if (n + step < args.n) ahead.load(args, n + step, lane * Part::kValues);
       const unsigned char* const x = shared_bytes + Part::kTable + k * 2 + lane * 16;
@@ -173,14 +173,14 @@ __global__ void __launch_bounds__(32 * W) coded_linear_kernel(CodedArgs args) {
           const uint4 xs = *reinterpret_cast<const uint4*>(x + m * row_bytes + unit * 512);
 #pragma unroll
           for (int r = 0; r < R; ++r) {
-            const uint32_t words[4] = {codes.words[r].x, codes.words[r].y, codes.words[r].z, codes.words[r].w};
+            const uint32_t words[4] = {quantized.words[r].x, quantized.words[r].y, quantized.words[r].z, quantized.words[r].w};
             add_products<kBook>(shared_bytes, static_cast<uint32_t>(lane) * 4, words + unit * 4 / Part::kUnits, xs, part[m][r]);
           }
         }
 #pragma unroll
       for (int m = 0; m < M; ++m)
 #pragma unroll
-        for (int r = 0; r < R; ++r) sum[m][r] = fmaf(codes.scales[r], part[m][r], sum[m][r]);
+        for (int r = 0; r < R; ++r) sum[m][r] = fmaf(quantized.scales[r], part[m][r], sum[m][r]);
     }
 #pragma unroll
     for (int m = 0; m < M; ++m)
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) coded_row_kernel(CodedArgs arg
   const int first = begin + warp / shares.chunks * shares.each, last = min(first + shares.each, end);
   const int own = chunk * Part::kChunk + lane * Part::kValues;
   let_next_start();
-  if (first < last) prefetch_codes<kBook, R>(args, first, own);
+  if (first < last) prefetch_values<kBook, R>(args, first, own);
   if constexpr (Part::kTable > 0) fill_table(shared_bytes);
   wait_for_earlier();
   for (int part = 0; part < args.k; part += shares.chunks * Part::kChunk) {
@@ -253,12 +253,12 @@ __global__ void __launch_bounds__(32 * kMaxWarps) coded_row_kernel(CodedArgs arg
     }
     if (part == 0) __syncthreads();           // the table is complete
     for (int row = first; row < last; row += R) {
-      const Codes<kBook, R> codes = ahead;
+      const Codes<kBook, R> quantized = ahead;
       if (row + R < last) ahead.load(args, row + R, column);
       float sum[R] = {};
 #pragma unroll
       for (int r = 0; r < R; ++r) {
-        const uint32_t words[4] = {codes.words[r].x, codes.words[r].y, codes.words[r].z, codes.words[r].w};
+        const uint32_t words[4] = {quantized.words[r].x, quantized.words[r].y, quantized.words[r].z, quantized.words[r].w};
 #pragma unroll
         for (int i = 0; i < Part::kValues; i += 2) {
           const uint32_t* const of_eight = words + i / 8 * 4 / Part::kUnits;
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) coded_row_kernel(CodedArgs arg
           sum[r] = fmaf(w.x, x[i], sum[r]);
           sum[r] = fmaf(w.y, x[i + 1], sum[r]);
         }
-        sum[r] *= codes.scales[r];
+        sum[r] *= quantized.scales[r];
       }
 #pragma unroll
       for (int r = 0; r < R; r += 2) {
@@ -336,9 +336,9 @@ void CudaOps::coded_linear(const CodedLinear& op, Stream stream) {
   check_args(op);
   if (op.y.numel() == 0) return;
   BLIPFT_CHECK(op.x.dtype == DType::bf16, "coded_linear: x has dtype ", dtype_name(op.x.dtype), ", this backend takes bf16");
-  BLIPFT_CHECK(all_aligned16(op.x, op.w.codes) && op.x.row_stride % 8 == 0, "coded_linear: x and codes start at multiples of 16 bytes");
+  BLIPFT_CHECK(all_aligned16(op.x, op.w.quantized) && op.x.row_stride % 8 == 0, "coded_linear: x and codes start at multiples of 16 bytes");
   CodedArgs args{};
-  args.codes = op.w.codes.as<const uint8_t>(), args.scales = op.w.scales.as<const float>();
+  args.quantized = op.w.quantized.as<const uint8_t>(), args.scales = op.w.scales.as<const float>();
   args.x = op.x.as<const bf16>(), args.y = op.y.as<bf16>();
   args.bias = op.bias.as<const bf16>(), args.residual = op.residual.as<const bf16>();
   args.x_stride = op.x.row_stride, args.y_stride = op.y.row_stride, args.residual_stride = op.residual.row_stride;

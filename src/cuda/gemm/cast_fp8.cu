@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) largest_kernel(Rows<T> x, unsigned* 
 }
 
 template <bool kE5m2>
-__device__ __forceinline__ uint32_t codes_of_four(const float* x) {
+__device__ __forceinline__ uint32_t values_of_four(const float* x) {
   constexpr __nv_fp8_interpretation_t kForm = kE5m2 ? __NV_E5M2 : __NV_E4M3;
   const uint32_t low = __nv_cvt_float2_to_fp8x2({x[0], x[1]}, __NV_SATFINITE, kForm);
   const uint32_t high = __nv_cvt_float2_to_fp8x2({x[2], x[3]}, __NV_SATFINITE, kForm);
@@ -131,14 +131,14 @@ struct Found {
 /// Outputs of a cast.
 struct CastOut {
   float* scale;
-  uint8_t *codes, *transposed;
+  uint8_t *quantized, *transposed;
   int64_t columns;                         ///< of `transposed`: fp8_columns(rows)
   unsigned* largest;                       ///< optional
   Count* counts;                           ///< optional
 };
 
 /// A block casts a tile of kTileRows x kTileCols, a thread 4 rows x 8 columns of it.
-template <class T, bool kE5m2, bool kCodes, bool kTransposed, bool kCounts>
+template <class T, bool kE5m2, bool kValues, bool kTransposed, bool kCounts>
 __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const unsigned* amax, CastOut out) {
   constexpr DType kDType = kE5m2 ? DType::f8e5m2 : DType::f8e4m3;
   const unsigned most = *amax;
@@ -163,10 +163,10 @@ __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const uns
       float scaled[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) scaled[j] = v[j] * factor;
-      words[0][r] = codes_of_four<kE5m2>(scaled), words[1][r] = codes_of_four<kE5m2>(scaled + 4);
+      words[0][r] = values_of_four<kE5m2>(scaled), words[1][r] = values_of_four<kE5m2>(scaled + 4);
       if constexpr (kCounts) found.add(v, words[0][r], words[1][r]);
-      if constexpr (kCodes)
-        *reinterpret_cast<uint2*>(out.codes + row * x.cols + col) = {words[0][r], words[1][r]};
+      if constexpr (kValues)
+        *reinterpret_cast<uint2*>(out.quantized + row * x.cols + col) = {words[0][r], words[1][r]};
     }
   }
   if constexpr (kCounts) found.add_to(out.counts);
@@ -179,18 +179,18 @@ __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const uns
 template <class T, bool kE5m2>
 void run_cast(const Fp8Cast& args, const LaunchContext& context) {
   const Rows<T> x = rows_of<T>(args.x);
-  const CastOut out{.scale = args.scale.as<float>(), .codes = args.codes.as<uint8_t>(),
+  const CastOut out{.scale = args.scale.as<float>(), .quantized = args.quantized.as<uint8_t>(),
                     .transposed = args.transposed.as<uint8_t>(), .columns = fp8_columns(x.rows),
                     .largest = args.largest.as<unsigned>(), .counts = args.counts.as<Count>()};
   const dim3 grid(static_cast<unsigned>(ceil_div(x.cols, kTileCols)),
                   static_cast<unsigned>(ceil_div(out.columns, kTileRows)));
-  dispatch_bool(static_cast<bool>(args.codes), [&](auto with_codes) {
+  dispatch_bool(static_cast<bool>(args.quantized), [&](auto with_values) {
     dispatch_bool(static_cast<bool>(args.transposed), [&](auto with_transposed) {
-      constexpr bool kCodes = decltype(with_codes)::value, kTransposed = decltype(with_transposed)::value;
-      if constexpr (kCodes || kTransposed)
+      constexpr bool kValues = decltype(with_values)::value, kTransposed = decltype(with_transposed)::value;
+      if constexpr (kValues || kTransposed)
         dispatch_bool(static_cast<bool>(args.counts), [&](auto with_counts) {
           constexpr bool kCounts = decltype(with_counts)::value;
-          cast_fp8_kernel<T, kE5m2, kCodes, kTransposed, kCounts><<<grid, kThreads, 0, context.stream>>>(
+          cast_fp8_kernel<T, kE5m2, kValues, kTransposed, kCounts><<<grid, kThreads, 0, context.stream>>>(
               x, args.amax.as<const unsigned>(), out);
         });
     });
@@ -199,7 +199,7 @@ void run_cast(const Fp8Cast& args, const LaunchContext& context) {
 }
 
 /// Transposes existing quantized values with the same tiles.
-__global__ void __launch_bounds__(kThreads) transpose_fp8_kernel(const uint8_t* codes, uint8_t* transposed, int64_t rows,
+__global__ void __launch_bounds__(kThreads) transpose_fp8_kernel(const uint8_t* quantized, uint8_t* transposed, int64_t rows,
                                                                  int64_t cols, int64_t columns) {
   const int64_t row0 = int64_t{blockIdx.y} * kTileRows, col0 = int64_t{blockIdx.x} * kTileCols;
   const int rows4 = static_cast<int>(threadIdx.x) / 8, group = static_cast<int>(threadIdx.x) % 8;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) transpose_fp8_kernel(const uint8_t* 
     for (int r = 0; r < 4; ++r) {
       const int64_t row = row0 + rows4 * 4 + r;
       if (row >= rows) break;
-      const uint2 eight = *reinterpret_cast<const uint2*>(codes + row * cols + col);
+      const uint2 eight = *reinterpret_cast<const uint2*>(quantized + row * cols + col);
       words[0][r] = eight.x, words[1][r] = eight.y;
     }
   }
@@ -230,10 +230,10 @@ __global__ void __launch_bounds__(kThreads) fill_fp8_kernel(uint32_t* words, int
 
 }  // namespace
 
-void launch_fill_fp8(const Tensor& codes, uint32_t seed, const LaunchContext& context) {
-  const int64_t words = codes.numel() / 4;  // rows are multiples of kFp8Alignment
+void launch_fill_fp8(const Tensor& quantized, uint32_t seed, const LaunchContext& context) {
+  const int64_t words = quantized.numel() / 4;  // rows are multiples of kFp8Alignment
   fill_fp8_kernel<<<static_cast<unsigned>(ceil_div(words, kThreads)), kThreads, 0, context.stream>>>(
-      codes.as<uint32_t>(), words, seed);
+      quantized.as<uint32_t>(), words, seed);
   BLIPFT_CUDA_LAUNCHED("fill_fp8_kernel");
 }
 
@@ -260,20 +260,20 @@ void CudaOps::cast_fp8(const Fp8Cast& args, Stream stream) {
   if (args.magnitude != Fp8Magnitude::given) raise_amax(args.x, args.amax, stream);
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
+    const DType dtype = args.quantized ? args.quantized.dtype : args.transposed.dtype;
     if (dtype == DType::f8e5m2) run_cast<T, true>(args, to);
     else run_cast<T, false>(args, to);
   });
 }
 
-void CudaOps::transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream stream) {
-  check_transpose_fp8(codes, transposed);
-  if (codes.numel() == 0) return;
-  BLIPFT_CHECK(aligned16(codes.data) && aligned16(transposed.data), "codes must be 16-byte aligned");
-  const int64_t columns = fp8_columns(codes.rows());
-  const dim3 grid(static_cast<unsigned>(ceil_div(codes.cols(), kTileCols)), static_cast<unsigned>(ceil_div(columns, kTileRows)));
-  transpose_fp8_kernel<<<grid, kThreads, 0, context(stream).stream>>>(codes.as<const uint8_t>(), transposed.as<uint8_t>(),
-                                                                      codes.rows(), codes.cols(), columns);
+void CudaOps::transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream stream) {
+  check_transpose_fp8(quantized, transposed);
+  if (quantized.numel() == 0) return;
+  BLIPFT_CHECK(aligned16(quantized.data) && aligned16(transposed.data), "codes must be 16-byte aligned");
+  const int64_t columns = fp8_columns(quantized.rows());
+  const dim3 grid(static_cast<unsigned>(ceil_div(quantized.cols(), kTileCols)), static_cast<unsigned>(ceil_div(columns, kTileRows)));
+  transpose_fp8_kernel<<<grid, kThreads, 0, context(stream).stream>>>(quantized.as<const uint8_t>(), transposed.as<uint8_t>(),
+                                                                      quantized.rows(), quantized.cols(), columns);
   BLIPFT_CUDA_LAUNCHED("transpose_fp8_kernel");
 }
 

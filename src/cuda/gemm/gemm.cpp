@@ -18,10 +18,10 @@ cudaStream_t cuda_stream(Stream stream) { return static_cast<cudaStream_t>(strea
 /// Replaces the factors of `problem` and `buffers` by the fp8 factors `a` and `b`.
 void take_fp8(const Fp8Matrix& a, const Fp8Matrix& b, GemmProblem& problem, GemmBuffers& buffers) {
   problem.transpose_a = true, problem.transpose_b = false;
-  problem.k = a.codes.cols();
-  problem.input = a.codes.dtype, problem.input_b = b.codes.dtype;
+  problem.k = a.quantized.cols();
+  problem.input = a.quantized.dtype, problem.input_b = b.quantized.dtype;
   problem.lda = problem.ldb = 0;
-  buffers.a = a.codes.data, buffers.b = b.codes.data;
+  buffers.a = a.quantized.data, buffers.b = b.quantized.data;
   buffers.scale_a = a.scale.data, buffers.scale_b = b.scale.data;
 }
 

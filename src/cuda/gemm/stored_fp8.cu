@@ -27,7 +27,7 @@ __device__ __forceinline__ void load8(const T* __restrict__ values, int64_t firs
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-encode_fp8_kernel(const T* __restrict__ values, const float* __restrict__ scale, uint8_t* __restrict__ codes, int64_t n,
+encode_fp8_kernel(const T* __restrict__ values, const float* __restrict__ scale, uint8_t* __restrict__ quantized, int64_t n,
                   bool aligned) {
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kNumbers;
   if (first >= n) return;
@@ -39,12 +39,12 @@ encode_fp8_kernel(const T* __restrict__ values, const float* __restrict__ scale,
   for (int j = 0; j < kNumbers; ++j) eight[j] = __nv_cvt_float_to_fp8(x[j] * factor, __NV_SATFINITE, __NV_E4M3);
 #pragma unroll
   for (int j = 0; j < kNumbers; ++j)
-    if (first + j < n) codes[first + j] = eight[j];
+    if (first + j < n) quantized[first + j] = eight[j];
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-decode_fp8_kernel(const uint8_t* __restrict__ codes, const float* __restrict__ scale, T* __restrict__ values, int64_t n,
+decode_fp8_kernel(const uint8_t* __restrict__ quantized, const float* __restrict__ scale, T* __restrict__ values, int64_t n,
                   bool aligned) {
   const float factor = *scale;
   const int64_t step = int64_t{gridDim.x} * kThreads * kNumbers;
@@ -52,10 +52,10 @@ decode_fp8_kernel(const uint8_t* __restrict__ codes, const float* __restrict__ s
     const bool whole = aligned && first + kNumbers <= n;
     alignas(8) uint8_t eight[kNumbers];
     if (whole) {
-      *reinterpret_cast<uint2*>(eight) = __ldg(reinterpret_cast<const uint2*>(codes + first));
+      *reinterpret_cast<uint2*>(eight) = __ldg(reinterpret_cast<const uint2*>(quantized + first));
     } else {
 #pragma unroll
-      for (int j = 0; j < kNumbers; ++j) eight[j] = first + j < n ? codes[first + j] : uint8_t{0};
+      for (int j = 0; j < kNumbers; ++j) eight[j] = first + j < n ? quantized[first + j] : uint8_t{0};
     }
     float x[kNumbers];
 #pragma unroll
@@ -103,7 +103,7 @@ void CudaOps::encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream strea
   dispatch_cast(values.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     encode_fp8_kernel<T><<<static_cast<unsigned>(ceil_div(n, kThreads * kNumbers)), kThreads, 0, context(stream).stream>>>(
-        values.as<const T>(), to.scale.as<const float>(), to.codes.as<uint8_t>(), n, aligned16(values.data));
+        values.as<const T>(), to.scale.as<const float>(), to.quantized.as<uint8_t>(), n, aligned16(values.data));
   });
   BLIPFT_CUDA_LAUNCHED("encode_fp8_kernel");
 }
@@ -113,11 +113,11 @@ void CudaOps::decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream str
   const int64_t n = values.numel();
   if (n == 0) return;
   const LaunchContext to = context(stream);
-  const bool aligned = aligned16(values.data) && reinterpret_cast<uintptr_t>(from.codes.data) % 8 == 0;
+  const bool aligned = aligned16(values.data) && reinterpret_cast<uintptr_t>(from.quantized.data) % 8 == 0;
   dispatch_cast(values.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     decode_fp8_kernel<T><<<blocks_for(n, to), kThreads, 0, to.stream>>>(
-        from.codes.as<const uint8_t>(), from.scale.as<const float>(), values.as<T>(), n, aligned);
+        from.quantized.as<const uint8_t>(), from.scale.as<const float>(), values.as<T>(), n, aligned);
   });
   BLIPFT_CUDA_LAUNCHED("decode_fp8_kernel");
 }

@@ -38,7 +38,7 @@ auto& at(Array& of_factors, Fp8Factor factor) {
 /// Gives the kept input back if the matrix meets another input: the order of their backwards is unknown.
 void drop_input(const StepContext& context, Fp8Products::Matrix& matrix) {
   if (std::exchange(matrix.input, Fp8Products::Input::none) == Fp8Products::Input::kept)
-    context.arena.give(std::exchange(matrix.input_codes, {}));
+    context.arena.give(std::exchange(matrix.input_values, {}));
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ Fp8Products::Fp8Products(const std::vector<const Unit*>& units, Fp8Settings sett
       kept_bytes_ += entry.bytes;
       entry.transposed = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.in, matrix.out});
       if (entry.stored) continue;
-      entry.codes = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.out, matrix.in});
+      entry.quantized = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.out, matrix.in});
     }
   const int64_t factors = static_cast<int64_t>(names_.size()) * kFp8Factors;
   if (factors == 0) return;
@@ -73,7 +73,7 @@ const char* fp8_factor_name(Fp8Factor factor) {
 
 void Fp8Products::bind(const Arena& arena) {
   for (auto& [key, matrix] : matrices_)
-    for (Tensor* tensor : {&matrix.codes, &matrix.transposed})
+    for (Tensor* tensor : {&matrix.quantized, &matrix.transposed})
       if (*tensor) *tensor = arena.resolve(*tensor);
   for (Tensor* tensor : {&largest_, &counts_, &words_})
     if (*tensor) *tensor = arena.resolve(*tensor);
@@ -154,7 +154,7 @@ Tensor Fp8Products::amax(const Unit& unit, int64_t weight, Fp8Factor factor) {
   return words(matrix, factor).part(0, {1});
 }
 
-Fp8Codes Fp8Products::cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor,
+Fp8Values Fp8Products::cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor,
                            const MatrixView& tensor, Fp8Seen seen, Fp8Layouts layouts, Stream stream) {
   Matrix& matrix = matrices_.at({unit.index, weight});
   if (factor == Fp8Factor::x && seen == Fp8Seen::never) drop_input(context, matrix);
@@ -162,9 +162,9 @@ Fp8Codes Fp8Products::cast(const StepContext& context, const Unit& unit, int64_t
               seen == Fp8Seen::never ? notes(unit, weight, factor) : Fp8Notes{});
 }
 
-Fp8Codes Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Factor factor, const MatrixView& tensor, Fp8Seen seen,
+Fp8Values Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Factor factor, const MatrixView& tensor, Fp8Seen seen,
                            Fp8Layouts layouts, Stream stream, const Fp8Notes& notes) const {
-  Fp8Codes made;
+  Fp8Values made;
   const auto take = [&](size_t i, DType dtype, const Shape& shape) {
     const bool stays = i == 2 && factor == Fp8Factor::x && layouts == Fp8Layouts::both;
     return made.taken[i] = context.arena.take(Owner::activations, stays ? "inputs in fp8" : "fp8", dtype, shape);
@@ -173,24 +173,24 @@ Fp8Codes Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Factor
   const Tensor words = magnitude ? this->words(matrix, factor) : take(0, DType::f32, {kFp8Words});
   const Tensor scale = words.part(kScaleWord, {1});
   const DType dtype = factor == Fp8Factor::dy ? settings_.gradients : DType::f8e4m3;
-  if (layouts != Fp8Layouts::transposed) made.codes = {take(1, dtype, {tensor.rows(), tensor.cols()}), scale};
-  if (layouts != Fp8Layouts::codes) made.transposed = {take(2, dtype, {tensor.cols(), fp8_columns(tensor.rows())}), scale};
-  context.ops.cast_fp8({.x = tensor, .amax = words.part(0, {1}), .scale = scale, .codes = made.codes.codes,
-                        .transposed = made.transposed.codes, .largest = notes.largest, .counts = notes.counts,
+  if (layouts != Fp8Layouts::transposed) made.quantized = {take(1, dtype, {tensor.rows(), tensor.cols()}), scale};
+  if (layouts != Fp8Layouts::quantized) made.transposed = {take(2, dtype, {tensor.cols(), fp8_columns(tensor.rows())}), scale};
+  context.ops.cast_fp8({.x = tensor, .amax = words.part(0, {1}), .scale = scale, .quantized = made.quantized.quantized,
+                        .transposed = made.transposed.quantized, .largest = notes.largest, .counts = notes.counts,
                         .magnitude = magnitude.value_or(Fp8Magnitude::found)}, stream);
   return made;
 }
 
-Fp8Codes Fp8Products::cast_to_keep(const StepContext& context, const Unit& unit, int64_t weight, const MatrixView& x, Fp8Seen seen) {
+Fp8Values Fp8Products::cast_to_keep(const StepContext& context, const Unit& unit, int64_t weight, const MatrixView& x, Fp8Seen seen) {
   Matrix& matrix = matrices_.at({unit.index, weight});
   const Word word = at(matrix.words, Fp8Factor::x);
   const bool only = ready_ && matrix.input == Input::none && (seen == Fp8Seen::never ? word < Word::known : word == Word::known);
   const bool keep = settings_.keep_inputs && only;
   if (seen == Fp8Seen::never) drop_input(context, matrix);
-  Fp8Codes made = cast(context, unit, weight, Fp8Factor::x, x, seen, keep ? Fp8Layouts::both : Fp8Layouts::codes, context.stream);
+  Fp8Values made = cast(context, unit, weight, Fp8Factor::x, x, seen, keep ? Fp8Layouts::both : Fp8Layouts::quantized, context.stream);
   if (!keep) return made;
   matrix.input = Input::kept;
-  matrix.input_codes = std::exchange(made.taken[2], {});
+  matrix.input_values = std::exchange(made.taken[2], {});
   return made;
 }
 
@@ -199,44 +199,44 @@ bool Fp8Products::keeps_input(const Unit& unit, int64_t weight) const {
   return found != matrices_.end() && found->second.input != Input::none;
 }
 
-Fp8Codes Fp8Products::take_input(const Unit& unit, int64_t weight) {
+Fp8Values Fp8Products::take_input(const Unit& unit, int64_t weight) {
   Matrix& matrix = matrices_.at({unit.index, weight});
-  Fp8Codes made;
+  Fp8Values made;
   if (matrix.input != Input::kept) return made;
   matrix.input = Input::taken;
-  made.taken[2] = std::exchange(matrix.input_codes, {});
+  made.taken[2] = std::exchange(matrix.input_values, {});
   made.transposed = {made.taken[2], words(matrix, Fp8Factor::x).part(kScaleWord, {1})};
   return made;
 }
 
-Fp8Codes Fp8Products::of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout) {
-  Fp8Codes found{.codes = stored};
-  if (layout == Fp8Layouts::codes) return found;
+Fp8Values Fp8Products::of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout) {
+  Fp8Values found{.quantized = stored};
+  if (layout == Fp8Layouts::quantized) return found;
   Tensor transposed = kept.transposed;
   if (!transposed)
     found.taken[0] = transposed = context.arena.take(Owner::activations, "fp8", DType::f8e4m3,
-                                                     {stored.codes.cols(), fp8_columns(stored.codes.rows())});
-  if (found.taken[0] || !kept.fresh) context.ops.transpose_fp8(stored.codes, transposed, context.stream);
+                                                     {stored.quantized.cols(), fp8_columns(stored.quantized.rows())});
+  if (found.taken[0] || !kept.fresh) context.ops.transpose_fp8(stored.quantized, transposed, context.stream);
   kept.fresh = true;
   found.transposed = {transposed, stored.scale};
   return found;
 }
 
-Fp8Codes Fp8Products::weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w,
+Fp8Values Fp8Products::weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w,
                              const Fp8Matrix& stored, Fp8Layouts layout) {
   Matrix& kept = matrices_.at({unit.index, weight});
   BLIPFT_CHECK(kept.stored == static_cast<bool>(stored), "unit ", unit.name(), ": a matrix is stored in fp8, or not, otherwise than planned");
   if (stored) return of_stored(context, kept, stored, layout);
   const Fp8Notes of_w = std::exchange(kept.noted, true) ? Fp8Notes{} : notes(unit, weight, Fp8Factor::w);
   const Fp8Seen seen = at(kept.words, Fp8Factor::w) == Word::unused ? Fp8Seen::never : Fp8Seen::same;
-  if (!kept.codes) return cast(context, kept, Fp8Factor::w, w, seen, layout, context.stream, of_w);
+  if (!kept.quantized) return cast(context, kept, Fp8Factor::w, w, seen, layout, context.stream, of_w);
   const Tensor of_word = words(kept, Fp8Factor::w), scale = of_word.part(kScaleWord, {1});
   if (!kept.fresh)
-    context.ops.cast_fp8({.x = w, .amax = of_word.part(0, {1}), .scale = scale, .codes = kept.codes, .transposed = kept.transposed,
+    context.ops.cast_fp8({.x = w, .amax = of_word.part(0, {1}), .scale = scale, .quantized = kept.quantized, .transposed = kept.transposed,
                           .largest = of_w.largest, .counts = of_w.counts,
                           .magnitude = use_word(kept, Fp8Factor::w, seen).value_or(Fp8Magnitude::found)}, context.stream);
   kept.fresh = true;
-  return {{kept.codes, scale}, {kept.transposed, scale}, {}};
+  return {{kept.quantized, scale}, {kept.transposed, scale}, {}};
 }
 
 }  // namespace blipft

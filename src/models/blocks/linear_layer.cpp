@@ -9,7 +9,7 @@ UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
   const AcceptedEncodings taken = context.fp8 ? AcceptedEncodings::fp8 : few ? AcceptedEncodings::blocks : AcceptedEncodings::none;
   if (taken == AcceptedEncodings::blocks) pass.coded = &unit;
   if (taken == AcceptedEncodings::none) pass.flat = context.units.acquire(unit);
-  else pass.flat = context.units.acquire_codes(unit, taken);
+  else pass.flat = context.units.acquire_quantized(unit, taken);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
   return pass;
 }
@@ -55,10 +55,10 @@ void UnitBackward::join() {
   in_fp8_.clear();
 }
 
-const Fp8Codes& UnitBackward::in_fp8(const MatrixView& dy, int64_t weight) {
-  for (const auto& [known, codes] : in_fp8_)
-    if (known.data == dy.data && known.shape == dy.shape) return codes;
-  const Fp8Codes made = context.fp8->cast(context, *unit, weight, Fp8Factor::dy, dy, Fp8Seen::never, Fp8Layouts::both,
+const Fp8Values& UnitBackward::in_fp8(const MatrixView& dy, int64_t weight) {
+  for (const auto& [known, quantized] : in_fp8_)
+    if (known.data == dy.data && known.shape == dy.shape) return quantized;
+  const Fp8Values made = context.fp8->cast(context, *unit, weight, Fp8Factor::dy, dy, Fp8Seen::never, Fp8Layouts::both,
                                           context.stream);
   keep(made);
   return in_fp8_.emplace_back(dy, made).second;
@@ -79,21 +79,21 @@ void LinearLayer::attach(std::shared_ptr<const LinearAdapter> adapter, LinearPar
   adapters.push_back({std::move(adapter), to});
 }
 
-Fp8Matrix LinearLayer::stored_codes(const UnitPass& pass) const {
+Fp8Matrix LinearLayer::stored_values(const UnitPass& pass) const {
   if (!pass.context.fp8 || !pass.unit) return {};
-  Fp8Matrix found = pass.context.units.fp8_codes(*pass.unit, weight, out * in);
-  if (found) found.codes = found.codes.view({out, in});
+  Fp8Matrix found = pass.context.units.fp8_values(*pass.unit, weight, out * in);
+  if (found) found.quantized = found.quantized.view({out, in});
   return found;
 }
 
 // For products that do not use fp8. If the weight is stored only in fp8, it is decoded for this product.
 template <class Product>
 void LinearLayer::in_compute_dtype(const UnitPass& pass, Product product) const {
-  const Fp8Matrix stored = stored_codes(pass);
+  const Fp8Matrix stored = stored_values(pass);
   if (!stored) return product(w(pass.flat));
   Arena& arena = pass.context.arena;
   const Tensor values = arena.take(Owner::parameters, "decoded weights", pass.flat.dtype(), {out, in});
-  pass.context.ops.decode_fp8({stored.codes.view({out * in}), stored.scale}, values.view({out * in}), pass.context.stream);
+  pass.context.ops.decode_fp8({stored.quantized.view({out * in}), stored.scale}, values.view({out * in}), pass.context.stream);
   product(values);
   arena.give(values);
 }
@@ -102,10 +102,10 @@ void LinearLayer::in_compute_dtype(const UnitPass& pass, Product product) const 
 void LinearLayer::multiply(const UnitPass& pass, LinearForward args, Fp8Seen later) const {
   args.bias = b(pass.flat);
   if (pass.coded) {
-    if (const std::optional<Quantized> codes = pass.context.units.codes(*pass.coded, weight, out * in)) {
+    if (const std::optional<Quantized> quantized = pass.context.units.quantized(*pass.coded, weight, out * in)) {
       BLIPFT_CHECK(args.scale == 1 && args.activation == Activation::none, "a product with codes, scaled or activated");
       return pass.context.ops.coded_linear(
-          {.x = args.x, .w = *codes, .bias = args.bias, .residual = args.residual, .y = args.y}, pass.context.stream);
+          {.x = args.x, .w = *quantized, .bias = args.bias, .residual = args.residual, .y = args.y}, pass.context.stream);
     }
   }
   args.w = w(pass.flat);
@@ -117,12 +117,12 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args, Fp8Seen lat
     });
   const Fp8Seen seen = pass.again ? Fp8Seen::same : Fp8Seen::never;
   const bool keep = later == Fp8Seen::same && pass.keeps && pass.unit->trainable && adapters.empty();
-  const Fp8Codes x = keep ? context.fp8->cast_to_keep(context, *pass.unit, weight, args.x, seen)
-                          : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::x, args.x, seen, Fp8Layouts::codes, context.stream);
-  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::codes);
-  args.x8 = x.codes, args.w8 = codes.codes;
+  const Fp8Values x = keep ? context.fp8->cast_to_keep(context, *pass.unit, weight, args.x, seen)
+                          : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::x, args.x, seen, Fp8Layouts::quantized, context.stream);
+  const Fp8Values quantized = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::quantized);
+  args.x8 = x.quantized, args.w8 = quantized.quantized;
   context.ops.linear_forward(args, context.stream);
-  for (const Fp8Codes* made : {&codes, &x}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Values* made : {&quantized, &x}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::forward(const UnitPass& pass, LinearForward args, Fp8Seen later) const {
@@ -170,14 +170,14 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
       context.ops.linear_backward_input(args, context.stream);
     });
   // If no weight gradient reads dy, dy may change after this product, so its quantized values serve only this product.
-  const Fp8Codes own = trained(pass) ? Fp8Codes{}
+  const Fp8Values own = trained(pass) ? Fp8Values{}
                                      : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::dy, args.dy, Fp8Seen::never,
-                                                         Fp8Layouts::codes, context.stream);
-  args.dy8 = trained(pass) ? pass.in_fp8(args.dy, weight).codes : own.codes;
-  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::transposed);
-  args.wt8 = codes.transposed;
+                                                         Fp8Layouts::quantized, context.stream);
+  args.dy8 = trained(pass) ? pass.in_fp8(args.dy, weight).quantized : own.quantized;
+  const Fp8Values quantized = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::transposed);
+  args.wt8 = quantized.transposed;
   context.ops.linear_backward_input(args, context.stream);
-  for (const Fp8Codes* made : {&codes, &own}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Values* made : {&quantized, &own}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
@@ -191,11 +191,11 @@ void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, cons
     LinearBackwardWeight args{.dy = dy, .x = x, .dw = pass.gradient(weight, {out, in}),
                               .dbias = summed ? Tensor{} : dbias, .accumulate = pass.accumulate()};
     if (fp8) {
-      Fp8Codes codes = pass.context.fp8->take_input(*pass.unit, weight);
-      if (!codes.transposed)
-        codes = pass.context.fp8->cast(pass.context, *pass.unit, weight, Fp8Factor::x, x, seen, Fp8Layouts::transposed, stream);
-      pass.keep(codes);
-      args.dyt8 = dyt8, args.xt8 = codes.transposed;
+      Fp8Values quantized = pass.context.fp8->take_input(*pass.unit, weight);
+      if (!quantized.transposed)
+        quantized = pass.context.fp8->cast(pass.context, *pass.unit, weight, Fp8Factor::x, x, seen, Fp8Layouts::transposed, stream);
+      pass.keep(quantized);
+      args.dyt8 = dyt8, args.xt8 = quantized.transposed;
     }
     ops.linear_backward_weight(args, stream);
     if (summed.ahead && pass.accumulate()) ops.add(summed.sums, dbias, stream);

@@ -111,9 +111,9 @@ class UnitBackward : public UnitPass {
   Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
   /// Returns dy, the output's gradient of the trained layer with its weight at `weight`, in fp8 in both layouts. The
   /// first request casts it in the main stream. dy must stay unchanged until join().
-  const Fp8Codes& in_fp8(const MatrixView& dy, int64_t weight);
-  void keep(const Fp8Codes& codes) {
-    each_taken(codes, [&](const Tensor& tensor) { keep(tensor); });
+  const Fp8Values& in_fp8(const MatrixView& dy, int64_t weight);
+  void keep(const Fp8Values& quantized) {
+    each_taken(quantized, [&](const Tensor& tensor) { keep(tensor); });
   }
 
  private:
@@ -123,7 +123,7 @@ class UnitBackward : public UnitPass {
   bool forked_ = false;
   std::vector<Tensor> kept_;
   std::vector<std::pair<const LinearAdapter*, Tensor>> reduced_;
-  std::vector<std::pair<MatrixView, Fp8Codes>> in_fp8_;
+  std::vector<std::pair<MatrixView, Fp8Values>> in_fp8_;
 };
 
 /// An addition f to a linear layer's product, such as a low-rank product: y += B (A x), A [r, in], B [part, r].
@@ -213,7 +213,7 @@ class LinearLayer {
     return context.fp8 && context.fp8->takes(unit, weight) ? context.fp8->amax(unit, weight, factor) : Tensor{};
   }
   /// Returns the weight as it is stored in fp8, [out, in], if the unit was acquired so, in a step with fp8 products.
-  Fp8Matrix stored_codes(const UnitPass& pass) const;
+  Fp8Matrix stored_values(const UnitPass& pass) const;
   /// Calls `product` with the weight in the compute dtype, which is valid until `product` returns.
   template <class Product>
   void in_compute_dtype(const UnitPass& pass, Product product) const;

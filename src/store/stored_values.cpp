@@ -21,7 +21,7 @@ std::optional<CodeBook> multiplied_book(const Section& section) {
   return std::nullopt;
 }
 
-// Returns true if callers that pass `left` to acquire_codes() read this parameter as it is stored.
+// Returns true if callers that pass `left` to acquire_quantized() read this parameter as it is stored.
 bool is_left(const Section& section, const Section::Piece& piece, AcceptedEncodings left) {
   if (left == AcceptedEncodings::blocks) return multiplied_book(section).has_value();
   const std::vector<int64_t>& shape = piece.parameter->shape;
@@ -61,7 +61,7 @@ Stored ParameterStore::with_scale(const Section& section, const Section::Piece& 
   return part;
 }
 
-std::optional<Quantized> ParameterStore::codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first,
+std::optional<Quantized> ParameterStore::quantized(const Unit& unit, const std::vector<Stored>& gathered, int64_t first,
                                                int64_t count) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
@@ -96,7 +96,7 @@ std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, cons
   return ranges;
 }
 
-Fp8Matrix ParameterStore::fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const {
+Fp8Matrix ParameterStore::fp8_values(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
     if (const Section::Piece* piece = left_at(sections[s], first, AcceptedEncodings::fp8))
