@@ -88,9 +88,9 @@ class Arena {
   /// Returns the bytes in use at the peak of a recorded pass, without gaps.
   int64_t peak_transient(const std::string& pass) const;
   /// Returns the sum of the bytes of all takes of `owner` in a recorded pass.
-  int64_t taken_bytes(const std::string& pass, Owner owner) const;
+  int64_t bytes_of_takes(const std::string& pass, Owner owner) const;
   /// Returns the sum of the bytes of all takes in host memory in a recorded pass.
-  int64_t taken_in_host_bytes(const std::string& pass) const;
+  int64_t bytes_of_host_takes(const std::string& pass) const;
 
   /// Assigns an offset to every take of every recorded pass. scratch() will have at least `scratch_bytes`.
   void plan(int64_t scratch_bytes = 0);
@@ -154,7 +154,7 @@ class Arena {
     std::vector<PhaseUse> phases;
     int64_t events = 0;
     int64_t bytes = 0;                // planned extent
-    int64_t taken_in_host = 0;
+    int64_t host_take_bytes = 0;
     int64_t peak_live = 0;
     MemoryUse peak_use;
   };

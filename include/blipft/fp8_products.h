@@ -66,7 +66,7 @@ struct Fp8Settings {
 /// A quantized matrix in one or both layouts.
 struct Fp8Values {
   Fp8Matrix quantized, transposed;
-  std::array<Tensor, 3> taken;             ///< the arena tensors that hold them; the other entries are absent
+  std::array<Tensor, 3> owned;             ///< the arena tensors that hold them; the other entries are absent
 };
 /// Number of f32 values in a word of a cast tensor; amax is at index 0, the scale at kScaleWord.
 constexpr int64_t kFp8Words = 8, kScaleWord = 4;
@@ -83,8 +83,8 @@ struct Fp8Notes {
 };
 /// Calls `to` with each tensor that was allocated from the arena.
 template <class F>
-void each_taken(const Fp8Values& made, F to) {
-  for (const Tensor& tensor : made.taken)
+void each_owned(const Fp8Values& made, F to) {
+  for (const Tensor& tensor : made.owned)
     if (tensor) to(tensor);
 }
 
@@ -97,7 +97,7 @@ class Fp8Products {
   /// tensors.
   enum class Word { unused, asked, known, of_several };
   /// State of the quantized x for backward: not kept, kept, or already taken by backward.
-  enum class Input { none, kept, taken };
+  enum class Input { none, kept, moved };
   struct Matrix {
     Choice choice = Choice::fp8;
     Tensor quantized, transposed;              // [out, in], [in, out]; absent if not kept

@@ -121,7 +121,7 @@ class ParameterStore {
   std::optional<Quantized> quantized(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
   /// Returns further parameters that decode() leaves out: with AcceptedEncodings::blocks, parameters in the compute dtype are
   /// read from their section. Empty for a unit that is flat().
-  std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered, AcceptedEncodings taken) const;
+  std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered, AcceptedEncodings accepted) const;
   /// Implements UnitAccess::fp8_values().
   Fp8Matrix fp8_values(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
   /// Returns true if fp8_values() returns the matrix that begins with element `first`.
@@ -221,7 +221,7 @@ class ParameterStore {
                    Stream stream);
   void fill_state(const Stored& state, float value, Stream stream);
   void for_scale(const Unit& unit, const Parameter& parameter, const std::function<void(const Tensor& words)>& body) const;
-  bool read_as_stored(const Section& section, AcceptedEncodings taken) const;
+  bool read_as_stored(const Section& section, AcceptedEncodings accepted) const;
   static Stored with_scale(const Section& section, const Section::Piece& piece, Stored part);
 
   StoreContext context_;

@@ -164,10 +164,10 @@ class UnitAccess {
   /// Returns the unit's parameters, [>= unit.numel()] in the compute dtype, readable until release().
   virtual Tensor acquire(const Unit& unit) = 0;
   virtual void release(const Unit& unit) = 0;
-  /// Like acquire(), for callers that multiply by quantized values of kind `taken` as they are stored. codes() or
+  /// Like acquire(), for callers that multiply by quantized values of kind `accepted` as they are stored. codes() or
   /// fp8_values() returns those matrices, and their elements of the flat buffer are undefined.
-  virtual UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings taken) {
-    (void)taken;
+  virtual UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings accepted) {
+    (void)accepted;
     return acquire(unit);
   }
   /// Returns the quantized values of `count` elements from `first` on of the flat buffer, for a unit acquired with

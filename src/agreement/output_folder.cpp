@@ -236,7 +236,7 @@ void check_names_free(const RunSettings& config, int64_t first_step, int64_t ste
   for (const TraceFile& file : own_trace_files(config.output.path)) own.insert(fs::path(file.path).filename().string());
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const std::string name = trace_file_name(0, rank), path = in(config.output.path, name);
-    if (io::is_taken(path) && !own.count(name)) refuse(path, "is no trace that blipft wrote", "a trace");
+    if (io::name_in_use(path) && !own.count(name)) refuse(path, "is no trace that blipft wrote", "a trace");
   }
 }
 

@@ -27,7 +27,7 @@ std::string in(const std::string& folder, const std::string& name) { return (fs:
 // Throws unless the file may be written by the run: it is not there, or it is its own.
 void check_own(const RecordFolder& record, const std::string& name) {
   const std::string path = in(record.folder, name), run = run_of_record_file(record.folder, name);
-  BLIPFT_USER_CHECK(run == record.run_id || !io::is_taken(path), path, ": is ",
+  BLIPFT_USER_CHECK(run == record.run_id || !io::name_in_use(path), path, ": is ",
                     run.empty() ? "not of blipft's making, and stays as it is"
                                 : concat("of another run (", run, "), and stays as it is"),
                     "; move it away, or choose another output.path");
@@ -88,7 +88,7 @@ std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const 
   const std::string path = in(folder, name);
   io::FileDescriptor file = io::open_own(path, O_RDWR);
   if (file.get() < 0) {
-    BLIPFT_USER_CHECK(!io::is_taken(path), path, ": cannot be opened for writing: ", io::errno_text());
+    BLIPFT_USER_CHECK(!io::name_in_use(path), path, ": cannot be opened for writing: ", io::errno_text());
     file = io::create_new_file(path);
     // At once, so that whatever comes later the file is known as the run's.
     const std::string line = heading + "\n";

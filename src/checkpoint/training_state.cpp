@@ -189,12 +189,12 @@ void load_trained_weights(const WeightContext& context, const std::string& folde
   constexpr int64_t kElements = kPieceBytes / 4;  // a multiple of every format's block
   const Stream stream = context.device->copy_stream();
   Reads reads(index, folder);
-  int64_t taken = 0;
+  int64_t loaded = 0;
   for (const Unit* unit : context.units)
     context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
       const auto [name, piece] = find(parameter);
       if (!piece) return;
-      ++taken;
+      ++loaded;
       for (int64_t at = first; at < first + count; at += kElements) {
         const int64_t n = std::min(kElements, first + count - at);
         const Tensor values{context.scratch.data, piece->dtype, {n}};
@@ -206,7 +206,7 @@ void load_trained_weights(const WeightContext& context, const std::string& folde
         context.device->synchronize(stream);
       }
     });
-  BLIPFT_USER_CHECK(taken > 0, folder, ": the checkpoint has no weight of this model; it is of another one");
+  BLIPFT_USER_CHECK(loaded > 0, folder, ": the checkpoint has no weight of this model; it is of another one");
 }
 
 }  // namespace blipft

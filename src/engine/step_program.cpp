@@ -370,7 +370,7 @@ std::unique_ptr<Activity::Scope> StepProgram::waiting(bool waits) const {
   return scope;
 }
 
-bool StepProgram::batch_taken(bool wait) {
+bool StepProgram::batch_copied(bool wait) {
   const auto scope = waiting(wait);
   if (wait) parts_.device->synchronize(staged_);
   return parts_.device->reached(staged_);

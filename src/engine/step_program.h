@@ -94,7 +94,7 @@ class StepProgram {
   void launch_evaluation(const HostBatch& batch);
   /// Returns true if the batch of the latest launch has been copied from its host buffer. With `wait`, waits for the
   /// copy.
-  bool batch_taken(bool wait);
+  bool batch_copied(bool wait);
   /// Drains the oldest launched step into `result`. Returns false if there is none, or if it is not finished and `wait`
   /// is false. With `wait`, waits until it is finished.
   bool finished(bool wait, StepResult& result);

@@ -101,7 +101,7 @@ void replace_file(const std::string& path, const std::string& fresh, const std::
   throw UserError(concat(path, ": cannot be made: ", why));
 }
 
-bool is_taken(const std::string& path) {
+bool name_in_use(const std::string& path) {
   struct stat status{};
   return ::lstat(path.c_str(), &status) == 0;
 }

@@ -47,7 +47,7 @@ void write_new_file(const std::string& path, const std::string& text);
 /// Writes `text` to `path` whole or not at all, through a file `fresh` beside it. UserError naming the file.
 void replace_file(const std::string& path, const std::string& fresh, const std::string& text);
 /// Returns true if anything has the name, be it a link that leads nowhere.
-bool is_taken(const std::string& path);
+bool name_in_use(const std::string& path);
 /// Size in bytes.
 int64_t file_size(const FileDescriptor& file, const std::string& path);
 

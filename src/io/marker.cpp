@@ -64,7 +64,7 @@ std::optional<std::string> read_beginning(const FileDescriptor& folder, const st
 void write_marker(const std::string& folder, const Marker& marker) {
   const std::string path = folder + "/" + kMarkerName;
   const std::string fresh = path + "." + (marker.run_id.empty() ? "new" : marker.run_id);  // nobody else's name
-  BLIPFT_USER_CHECK(!is_taken(path) || read_marker(open_folder(folder, true)), path,
+  BLIPFT_USER_CHECK(!name_in_use(path) || read_marker(open_folder(folder, true)), path,
                     ": is not of blipft's making, but stands where ", folder,
                     " is to be marked as this run's; move it away, or choose another folder");
   replace_file(path, fresh, text_of(marker));

@@ -154,8 +154,8 @@ std::string remove_checkpoint(const std::string& folder, const NamedCheckpoint& 
   // A folder with foreign files keeps its name. It also keeps its name if something else has the .aside name.
   if (checkpoint.end != NamedCheckpoint::End::none || !checkpoint.foreign.empty())
     return remove(parent, folder, checkpoint.name);
-  if (is_taken(parent, aside) && named_checkpoint(folder, aside).own) remove(parent, folder, aside);
-  if (is_taken(parent, aside) || ::renameat(parent.get(), checkpoint.name.c_str(), parent.get(), aside.c_str()) != 0)
+  if (name_in_use(parent, aside) && named_checkpoint(folder, aside).own) remove(parent, folder, aside);
+  if (name_in_use(parent, aside) || ::renameat(parent.get(), checkpoint.name.c_str(), parent.get(), aside.c_str()) != 0)
     return remove(parent, folder, checkpoint.name);
   return remove(parent, folder, aside);
 }
@@ -164,7 +164,7 @@ void publish_checkpoint(const std::string& folder, int64_t step) {
   const FileDescriptor parent = opened(folder);
   const std::string partial = partial_name(step), name = checkpoint_name(step), aside = name + kAside;
   const std::string whole = folder + "/" + name;
-  const bool is_again = is_taken(parent, name);  // a part of the run that was done again
+  const bool is_again = name_in_use(parent, name);  // a part of the run that was done again
   const NamedCheckpoint earlier = named_checkpoint(folder, name);
   BLIPFT_USER_CHECK(!is_again || (earlier.own && earlier.foreign.empty()), whole, ": is in the way of the checkpoint: ",
                     earlier.own ? concat(earlier.foreign, " in it is not blipft's") : earlier.why, "; move it away");

@@ -77,7 +77,7 @@ bool is_own_file(const FolderEntry& entry, const IsOwnName& is_own) {
 
 }  // namespace
 
-bool is_taken(const FileDescriptor& folder, const std::string& name) {
+bool name_in_use(const FileDescriptor& folder, const std::string& name) {
   struct stat status{};
   return ::fstatat(folder.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
@@ -147,7 +147,7 @@ bool replace_folder(const FileDescriptor& parent, const std::string& fresh, cons
     return ::renameat2(parent.get(), from.c_str(), parent.get(), to.c_str(), flags) == 0;
   };
   if (rename(fresh, name, RENAME_EXCHANGE)) return true;
-  const bool older = is_taken(parent, name);
+  const bool older = name_in_use(parent, name);
   BLIPFT_USER_CHECK(!older || rename(name, aside, 0), path, ": cannot be renamed to ", aside, ": ", errno_text());
   if (rename(fresh, name, 0)) return false;
   const std::string why = errno_text();

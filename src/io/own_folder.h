@@ -27,7 +27,7 @@ struct FolderEntry {
   int64_t bytes = 0;                       ///< bytes on the disk, for a file
 };
 std::vector<FolderEntry> entries_of(const FileDescriptor& folder);
-bool is_taken(const FileDescriptor& folder, const std::string& name);
+bool name_in_use(const FileDescriptor& folder, const std::string& name);
 
 /// The result of inspect(): what has the name in the parent folder, and its entries if it is a folder. Links are not
 /// followed.

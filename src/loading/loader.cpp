@@ -42,7 +42,7 @@ struct StepWork {
   std::vector<Sampler::Slot> slots;           // [M * B]
   std::vector<BatchSample> samples;           // [M * B]
   std::vector<std::string> bad;               // [M * B], error of a skipped sample, else empty
-  int64_t taken = 0, done = 0;                // samples started and finished
+  int64_t started = 0, done = 0;                // samples started and finished
   bool ready = false, out = false;            // ready: laid out; out: used by the trainer
   int64_t failed_slot = std::numeric_limits<int64_t>::max();
   std::exception_ptr error;                   // error of the first failed slot
@@ -140,13 +140,13 @@ class PrefetchLoader final : public DataLoader {
  private:
   bool has_work() const {
     if (failed_) return false;
-    if (!pipeline_.empty() && pipeline_.back()->taken < layout_.samples()) return true;
+    if (!pipeline_.empty() && pipeline_.back()->started < layout_.samples()) return true;
     return begun_ < total_steps_ && !free_.empty();
   }
 
   /// Returns true if the step is ready for the trainer, or if it has failed and no worker processes it any more (so
   /// that the first failed slot is known).
-  static bool is_final(const StepWork& work) { return work.ready || (work.error && work.done == work.taken); }
+  static bool is_final(const StepWork& work) { return work.ready || (work.error && work.done == work.started); }
 
   /// Appends the next step to the pipeline.
   void begin_step() {
@@ -155,7 +155,7 @@ class PrefetchLoader final : public DataLoader {
     work.slots = std::move(slots);
     work.samples.assign(work.slots.size(), {});
     work.bad.assign(work.slots.size(), {});
-    work.taken = work.done = 0;
+    work.started = work.done = 0;
     work.ready = false;
     work.batch = {};
     work.batch.step = begun_;
@@ -171,12 +171,12 @@ class PrefetchLoader final : public DataLoader {
     std::unique_lock lock(mutex_);
     while (work_waits_.wait(lock, stop, [this] { return has_work(); })) {
       if (stop.stop_requested()) return;
-      if (pipeline_.empty() || pipeline_.back()->taken == layout_.samples()) {
+      if (pipeline_.empty() || pipeline_.back()->started == layout_.samples()) {
         begin_step();
         work_waits_.notify_all();
       }
       StepWork& work = *pipeline_.back();
-      const int64_t slot = work.taken++;
+      const int64_t slot = work.started++;
       lock.unlock();
       std::exception_ptr error = attempt([&] { prepare(work, slot); });
       lock.lock();

@@ -53,11 +53,11 @@ std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, 
   std::vector<int64_t> best(n);
   for (size_t j = 0; j < n; ++j) best[j] = sizes[j] * below[j + 1];
   std::vector<std::vector<size_t>> before;  // [round][j]: index of the size chosen before j
-  for (size_t taken = 1; taken < most; ++taken) {
+  for (size_t clusters = 1; clusters < most; ++clusters) {
     std::vector<int64_t> better(n, std::numeric_limits<int64_t>::max());
     std::vector<size_t> from(n, 0);
-    for (size_t j = taken; j < n; ++j)
-      for (size_t i = taken - 1; i < j; ++i) {
+    for (size_t j = clusters; j < n; ++j)
+      for (size_t i = clusters - 1; i < j; ++i) {
         const int64_t sum = best[i] + sizes[j] * (below[j + 1] - below[i + 1]);
         if (sum < better[j]) better[j] = sum, from[j] = i;
       }

@@ -177,7 +177,7 @@ Tensor Arena::take_in_host(Owner owner, std::string_view name, DType dtype, cons
     BLIPFT_CHECK(host_top_ <= host_transient_bytes_, "pass takes more host memory than planned: ", name);
     return tensor;
   }
-  current_->taken_in_host += bytes;
+  current_->host_take_bytes += bytes;
   if (host_top_ <= host_transient_bytes_) return tensor;
   host_transient_bytes_ = host_top_;
   max_in_host_ = host_stack_;
@@ -219,7 +219,7 @@ int64_t Arena::peak_transient(const std::string& name) const {
   return pass.peak_live;
 }
 
-int64_t Arena::taken_bytes(const std::string& name, Owner owner) const {
+int64_t Arena::bytes_of_takes(const std::string& name, Owner owner) const {
   auto found = passes_.find(name);
   BLIPFT_CHECK(found != passes_.end(), "no pass ", name);
   int64_t sum = 0;
@@ -228,10 +228,10 @@ int64_t Arena::taken_bytes(const std::string& name, Owner owner) const {
   return sum;
 }
 
-int64_t Arena::taken_in_host_bytes(const std::string& name) const {
+int64_t Arena::bytes_of_host_takes(const std::string& name) const {
   auto found = passes_.find(name);
   BLIPFT_CHECK(found != passes_.end(), "no pass ", name);
-  return found->second.taken_in_host;
+  return found->second.host_take_bytes;
 }
 
 int64_t Arena::peak_live_bytes() const {

@@ -281,8 +281,8 @@ std::string fp8_text(const MemoryPlan& plan, const Model& model) {
   for (const Unit* unit : model.units())
     for (const WeightMatrix& matrix : unit->matrices()) {
       const Fp8Products::Matrix& product = fp8->matrices().at({unit->index, matrix.offset});
-      const bool taken = product.choice == Fp8Products::Choice::fp8;
-      ++(taken ? in_fp8 : others)[concat(matrix.out, " x ", matrix.in, kReasons[static_cast<int>(product.choice)])];
+      const bool uses_fp8 = product.choice == Fp8Products::Choice::fp8;
+      ++(uses_fp8 ? in_fp8 : others)[concat(matrix.out, " x ", matrix.in, kReasons[static_cast<int>(product.choice)])];
       bytes += product.bytes;
       if (product.stored) stored += matrix.in * matrix.out;
     }

@@ -72,17 +72,17 @@ std::optional<Quantized> ParameterStore::quantized(const Unit& unit, const std::
   return std::nullopt;
 }
 
-bool ParameterStore::read_as_stored(const Section& section, AcceptedEncodings taken) const {
-  return taken == AcceptedEncodings::blocks && section.format == &plain_format(context_.types.compute);
+bool ParameterStore::read_as_stored(const Section& section, AcceptedEncodings accepted) const {
+  return accepted == AcceptedEncodings::blocks && section.format == &plain_format(context_.types.compute);
 }
 
 std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, const std::vector<Stored>& gathered,
-                                                          AcceptedEncodings taken) const {
+                                                          AcceptedEncodings accepted) const {
   std::vector<UnitWeights::Range> ranges;
   if (flat(unit)) return ranges;
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
-    if (read_as_stored(sections[s], taken))
+    if (read_as_stored(sections[s], accepted))
       for (const Section::Piece& piece : sections[s].pieces) {
         const int64_t count = piece.parameter->numel();
         UnitWeights::Range* const last = ranges.empty() ? nullptr : &ranges.back();

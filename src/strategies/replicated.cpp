@@ -39,9 +39,9 @@ Tensor Replicated::acquire(const Unit& unit, AcceptedEncodings left) {
   return decoded.flat;
 }
 
-UnitWeights Replicated::acquire_quantized(const Unit& unit, AcceptedEncodings taken) {
-  const Tensor flat = acquire(unit, taken);
-  return {flat, store_.as_stored(unit, stored(unit), taken)};
+UnitWeights Replicated::acquire_quantized(const Unit& unit, AcceptedEncodings accepted) {
+  const Tensor flat = acquire(unit, accepted);
+  return {flat, store_.as_stored(unit, stored(unit), accepted)};
 }
 
 void Replicated::release(const Unit& unit) {

@@ -9,7 +9,7 @@ class Replicated : public Strategy {
  public:
   explicit Replicated(const StrategyContext& context);
   Tensor acquire(const Unit& unit) override { return acquire(unit, AcceptedEncodings::none); }
-  UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings taken) override;
+  UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings accepted) override;
   std::optional<Quantized> quantized(const Unit& unit, int64_t first, int64_t count) const override;
   Fp8Matrix fp8_values(const Unit& unit, int64_t first, int64_t count) const override;
   void release(const Unit& unit) override;

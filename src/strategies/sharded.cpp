@@ -282,9 +282,9 @@ Tensor Sharded::acquire(const Unit& unit, AcceptedEncodings left) {
   return full;
 }
 
-UnitWeights Sharded::acquire_quantized(const Unit& unit, AcceptedEncodings taken) {
-  const Tensor full = acquire(unit, taken);
-  return {full, store_.as_stored(unit, gathered_[static_cast<size_t>(unit.index)].sections, taken)};
+UnitWeights Sharded::acquire_quantized(const Unit& unit, AcceptedEncodings accepted) {
+  const Tensor full = acquire(unit, accepted);
+  return {full, store_.as_stored(unit, gathered_[static_cast<size_t>(unit.index)].sections, accepted)};
 }
 
 void Sharded::release(const Unit& unit) {

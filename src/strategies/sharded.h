@@ -20,7 +20,7 @@ class Sharded : public Strategy {
   void begin_step(const Tensor& scalars, float max_norm) override;
   void begin_evaluation(size_t kind, UnitsOfEvaluation units) override;
   Tensor acquire(const Unit& unit) override { return acquire(unit, AcceptedEncodings::none); }
-  UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings taken) override;
+  UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings accepted) override;
   std::optional<Quantized> quantized(const Unit& unit, int64_t first, int64_t count) const override {
     return store_.quantized(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
   }

@@ -63,7 +63,7 @@ void Trainer::train_step(int64_t step) {
   if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) finished_step(result);
   program.launch(*batch, learning_rate(r_.config().train, step, r_.total_steps()), wait_begin, wait_end);
   // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
-  program.batch_taken(true);
+  program.batch_copied(true);
   count_texts(*batch, step);
   loader.give_back(batch);
   if (recorded) stop_kernels(step);

@@ -63,7 +63,7 @@ ValidationEvent Validation::measure_loss(int64_t step) {
     const HostBatch* batch = faults_.next_of_validation(loader, step);
     if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) add();
     program.launch_evaluation(*batch);
-    program.batch_taken(true);
+    program.batch_copied(true);
     loader.give_back(batch);
   }
   while (program.finished(true, result)) add();

@@ -120,7 +120,7 @@ class StepTimer {
     int64_t begin = 0, end = 0;
     for (int64_t i = 0; i < count; ++i) {
       program.launch(batch_->batch(), 0);
-      program.batch_taken(true);
+      program.batch_copied(true);
     }
     StepResult result;
     for (int64_t i = 0; i < count; ++i) {

@@ -222,9 +222,9 @@ void check_blocks(DType t, int64_t offset, int64_t left_out, const Rows& rows, i
   Vec expected = pack(only(padded, n, picked), n, exist), before = pack(padded, n, exist);
   for (double& value : before) value = -value;
   if (fixed > 0) {
-    const Vec taken = pack(only(Vec(padded.size(), 1), n, picked), n, exist);
+    const Vec written = pack(only(Vec(padded.size(), 1), n, picked), n, exist);
     for (size_t i = 0; i < expected.size(); ++i)
-      if (taken[i] == 0) expected[i] = before[i];
+      if (written[i] == 0) expected[i] = before[i];
   }
   spread.blocks =
       fixed > 0 ? c.changing_values("spread", t, before).view({side.count(), n}) : side.output("spread", t, n);

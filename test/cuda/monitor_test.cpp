@@ -65,19 +65,19 @@ TEST_SUITE("monitor") {
 TEST_CASE("the sampler takes samples until it ends, in order, and not one after that") {
   const CountingMonitor monitor;
   std::vector<DeviceRecord> samples;       // of the sampler's thread until it has ended
-  std::atomic<int> taken{0};
+  std::atomic<int> sample_count{0};
   {
     const DeviceSampler sampler(monitor, 0.005, [&](const DeviceRecord& record) {
       samples.push_back(record);
-      ++taken;
+      ++sample_count;
     });
     const Clock::time_point start = Clock::now();
-    while (taken < 5 && seconds_since(start) < 30) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (sample_count < 5 && seconds_since(start) < 30) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  const int at_end = taken;
+  const int at_end = sample_count;
   CHECK(at_end >= 5);
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  CHECK(taken == at_end);
+  CHECK(sample_count == at_end);
   for (size_t i = 0; i < samples.size(); ++i) {
     CHECK(samples[i].power_watts == static_cast<double>(i + 1));
     CHECK(std::isnan(samples[i].utilization));   // what the monitor does not tell is unknown, and not 0
@@ -89,26 +89,26 @@ TEST_CASE("the sampler takes samples until it ends, in order, and not one after 
 TEST_CASE("the sampler ends at once, however long its period") {
   const std::unique_ptr<DeviceMonitor> monitor = make_host_monitor();
   const Clock::time_point start = Clock::now();
-  std::atomic<int> taken{0};
+  std::atomic<int> sample_count{0};
   {
-    const DeviceSampler sampler(*monitor, 3600, [&](const DeviceRecord&) { ++taken; });
-    while (taken == 0 && seconds_since(start) < 30) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const DeviceSampler sampler(*monitor, 3600, [&](const DeviceRecord&) { ++sample_count; });
+    while (sample_count == 0 && seconds_since(start) < 30) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  CHECK(taken == 1);                       // the first one comes without waiting
+  CHECK(sample_count == 1);                       // the first one comes without waiting
   CHECK(seconds_since(start) < 20);
 }
 
 TEST_CASE("a sample that cannot be kept ends the sampling and nothing else") {
   const std::unique_ptr<DeviceMonitor> monitor = make_host_monitor();
-  std::atomic<int> taken{0};
+  std::atomic<int> sample_count{0};
   {
     const DeviceSampler sampler(*monitor, 0.001, [&](const DeviceRecord&) {
-      ++taken;
+      ++sample_count;
       throw std::runtime_error("full");
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  CHECK(taken == 1);
+  CHECK(sample_count == 1);
 }
 
 TEST_CASE("resident memory of the process grows with what it touches") {

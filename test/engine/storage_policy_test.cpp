@@ -31,12 +31,12 @@ TEST_SUITE("storage policy") {
     const Config config = config_of("nf4", {"vision", "language"});
     const std::unique_ptr<Model> model = make_model(config);
     const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
-    std::vector<std::string> taken, left;
+    std::vector<std::string> quantized, left;
     for (const Unit* unit : model->units())
       for (const Parameter& parameter : unit->parameters()) {
         const Format* format = policy->frozen_format(*unit, parameter);
         if (format) CHECK(format->name() == "nf4");
-        (format ? taken : left).push_back(parameter.name);
+        (format ? quantized : left).push_back(parameter.name);
       }
     const auto has = [](const std::vector<std::string>& names, const std::string& name) {
       return std::find(names.begin(), names.end(), name) != names.end();
@@ -44,7 +44,7 @@ TEST_SUITE("storage policy") {
     for (const char* name : {"vision_model.encoder.layers.0.self_attn.qkv.weight",
                              "vision_model.encoder.layers.1.mlp.fc2.weight",
                              "language_model.model.decoder.layers.0.self_attn.k_proj.weight"})
-      CHECK(has(taken, name));
+      CHECK(has(quantized, name));
     for (const char* name : {"vision_model.embeddings.patch_embedding.weight",
                              "vision_model.embeddings.position_embedding",
                              "vision_model.encoder.layers.0.self_attn.qkv.bias",

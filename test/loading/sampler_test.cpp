@@ -69,7 +69,7 @@ TEST_SUITE("sampler") {
           CHECK(Sampler(s).samples_per_epoch() == 60 / total * total);
           for (const int64_t step : {int64_t{0}, int64_t{1}, 60 / total, int64_t{7}}) {
             const std::vector<Sampler::Slot> all = global_slots(s, step), expected = global_slots(even, step);
-            std::vector<Sampler::Slot> taken;
+            std::vector<Sampler::Slot> drawn;
             for (int64_t part = 0; part < parts; ++part) {
               int64_t count = 0;
               for (int64_t b = 0; b < batch; ++b) {
@@ -77,14 +77,14 @@ TEST_SUITE("sampler") {
                 if (slot.sample < 0) continue;
                 CHECK(count == b);         // what is empty comes last
                 ++count;
-                taken.push_back(slot);
+                drawn.push_back(slot);
               }
               CHECK((count == total / parts || count == total / parts + 1));
             }
-            REQUIRE(taken.size() == expected.size());
-            for (size_t i = 0; i < taken.size(); ++i) {
-              CHECK(taken[i].sample == expected[i].sample);
-              CHECK(taken[i].key == expected[i].key);
+            REQUIRE(drawn.size() == expected.size());
+            for (size_t i = 0; i < drawn.size(); ++i) {
+              CHECK(drawn[i].sample == expected[i].sample);
+              CHECK(drawn[i].key == expected[i].key);
             }
           }
         }

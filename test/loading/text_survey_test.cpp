@@ -198,7 +198,7 @@ TEST_SUITE("text survey") {
         const SampleSet set = survey(config, dialogues);
         const std::vector<TextShape> shapes = surveyed_text_shapes(config, world, set);
         CHECK(shapes.size() <= 16);
-        std::set<int64_t> taken;
+        std::set<int64_t> used_sizes;
         double size = 0, steps = 0;
         for (int64_t rank = 0; rank < world; ++rank) {
           const auto tokenizer = std::make_shared<ByteTokenizer>(kTokenizer);
@@ -218,14 +218,14 @@ TEST_SUITE("text survey") {
               const Tensor a = batch->layout.whole(part, batch->block), b = other->layout.whole(part, other->block);
               CHECK(!std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())));
             }
-            taken.insert(shape.packed() ? shape.packed_rows : shape.tokens);
+            used_sizes.insert(shape.packed() ? shape.packed_rows : shape.tokens);
             loader->give_back(batch);
             plain->give_back(other);
           }
           CHECK(plain->next() == nullptr);
           CHECK(dialogues->reads - before <= set.dataset->size() * 3);  // the plain loader's alone
         }
-        CHECK(taken.size() == shapes.size());  // no shape is there for nothing
+        CHECK(used_sizes.size() == shapes.size());  // no shape is there for nothing
         if (padding != std::string("max")) {
           const TextShape mean = mean_text_shape(config, world, set, shapes);
           CHECK(mean.packed() == shapes.back().packed());

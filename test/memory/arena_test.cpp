@@ -62,12 +62,12 @@ struct Program {
   template <class Seen>
   void run(Arena& arena, const std::string& name, Seen seen) const {
     arena.begin_pass(name);
-    std::vector<Tensor> taken(tensors);
+    std::vector<Tensor> tensor_of(tensors);
     for (const Event& event : events) {
       if (event.take)
-        taken[event.tensor] = arena.take(event.owner, concat("tensor ", event.tensor), DType::u8, {event.bytes}, readers(event));
-      seen(event, taken);
-      if (!event.take) arena.give(taken[event.tensor]);
+        tensor_of[event.tensor] = arena.take(event.owner, concat("tensor ", event.tensor), DType::u8, {event.bytes}, readers(event));
+      seen(event, tensor_of);
+      if (!event.take) arena.give(tensor_of[event.tensor]);
     }
     arena.end_pass();
   }
@@ -120,8 +120,8 @@ TEST_SUITE("arena") {
         for (size_t p = 0; p < programs.size(); ++p) {
           std::map<const char*, const char*> live;  // begin -> end
           bool overlaps = false, outside = false, misaligned = false;
-          const auto look = [&](const Program::Event& event, const std::vector<Tensor>& taken) {
-            const char* begin = taken[event.tensor].as<char>();
+          const auto look = [&](const Program::Event& event, const std::vector<Tensor>& tensor_of) {
+            const char* begin = tensor_of[event.tensor].as<char>();
             if (!event.take) {
               live.erase(begin);
               return;
@@ -161,8 +161,8 @@ TEST_SUITE("arena") {
       const char* base = arena.resolve(batch).as<char>();
       for (int repetition = 0; repetition < 3; ++repetition) {
         std::vector<int64_t> offsets_of_pass;
-        program.run(arena, "step", [&](const Program::Event& event, const std::vector<Tensor>& taken) {
-          if (event.take) offsets_of_pass.push_back(taken[event.tensor].as<char>() - base);
+        program.run(arena, "step", [&](const Program::Event& event, const std::vector<Tensor>& tensor_of) {
+          if (event.take) offsets_of_pass.push_back(tensor_of[event.tensor].as<char>() - base);
         });
         offsets.push_back(offsets_of_pass);
       }
@@ -188,8 +188,8 @@ TEST_SUITE("arena") {
     const auto offsets = [](Arena& arena, const std::string& name, const Program& program) {
       std::vector<int64_t> offsets_of_pass;
       const char* base = arena.scratch().as<char>();
-      program.run(arena, name, [&](const Program::Event& event, const std::vector<Tensor>& taken) {
-        if (event.take) offsets_of_pass.push_back(taken[event.tensor].as<char>() - base);
+      program.run(arena, name, [&](const Program::Event& event, const std::vector<Tensor>& tensor_of) {
+        if (event.take) offsets_of_pass.push_back(tensor_of[event.tensor].as<char>() - base);
       });
       return offsets_of_pass;
     };

@@ -56,7 +56,7 @@ TEST_SUITE("host activations") {
       run(blueprint, planned, rows, false);
       blueprint.plan();
       CHECK(blueprint.host_bytes() == all);
-      CHECK(blueprint.taken_in_host_bytes("step") == 2 * all);
+      CHECK(blueprint.bytes_of_host_takes("step") == 2 * all);
       CHECK(blueprint.peak_live_bytes() <= 3 * largest);
       Arena arena(*device, blueprint);
       arena.commit();

@@ -16,8 +16,8 @@ namespace {
 class StoredUnits final : public NoUnits {
  public:
   StoredUnits(Tensor flat, Fp8Matrix stored) : NoUnits(flat, {}), matrix(stored), flat_(flat) {}
-  UnitWeights acquire_quantized(const Unit&, AcceptedEncodings taken) override {
-    CHECK(taken == AcceptedEncodings::fp8);
+  UnitWeights acquire_quantized(const Unit&, AcceptedEncodings accepted) override {
+    CHECK(accepted == AcceptedEncodings::fp8);
     return flat_;
   }
   Fp8Matrix fp8_values(const Unit&, int64_t first, int64_t count) const override {

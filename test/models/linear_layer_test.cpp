@@ -380,8 +380,8 @@ TEST_SUITE("linear layer") {
       Quantized weight;
       int64_t asked = -1;
       Tensor acquire(const Unit&) override { throw Error("the layer was acquired decoded"); }
-      UnitWeights acquire_quantized(const Unit&, AcceptedEncodings taken) override {
-        CHECK(taken == AcceptedEncodings::blocks);
+      UnitWeights acquire_quantized(const Unit&, AcceptedEncodings accepted) override {
+        CHECK(accepted == AcceptedEncodings::blocks);
         return flat;
       }
       std::optional<Quantized> quantized(const Unit&, int64_t first, int64_t count) const override {

@@ -77,7 +77,7 @@ Trained train(Model& model, const Config& config, const std::shared_ptr<Dataset>
   Trained trained;
   while (const HostBatch* batch = loader->next()) {
     program.launch(*batch, lr);
-    program.batch_taken(true);
+    program.batch_copied(true);
     loader->give_back(batch);
     StepResult result;
     REQUIRE(program.finished(true, result));

@@ -72,9 +72,9 @@ TEST_SUITE("mpi quantized") {
               const auto first = outcome.start[i].begin() + parameter.offset;
               return std::vector<float>(first, first + parameter.numel());
             };
-            const bool taken = !unit->trainable && parameter.kind == ParameterKind::layer_weight;
-            quantized += taken;
-            CHECK(of(reference) == (taken ? through(format_by_name(quantize), of(plain), DType::f32) : of(plain)));
+            const bool is_quantized = !unit->trainable && parameter.kind == ParameterKind::layer_weight;
+            quantized += is_quantized;
+            CHECK(of(reference) == (is_quantized ? through(format_by_name(quantize), of(plain), DType::f32) : of(plain)));
           }
         }
         CHECK(quantized > 8);

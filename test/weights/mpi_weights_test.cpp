@@ -244,18 +244,18 @@ TEST_SUITE("mpi weights") {
     config["text_config"]["dtype"] = "float16";
     config["audio_config"] = {{"tower", {{"torch_dtype", nullptr}, {"size", 3}}}};
     std::ofstream(from / "config.json") << config;
-    const std::vector<std::string> taken = {"tokenizer.model", "vocab.txt", "merges.txt", "special_tokens_map.json",
+    const std::vector<std::string> copied = {"tokenizer.model", "vocab.txt", "merges.txt", "special_tokens_map.json",
                                             "video_preprocessor_config.json", "generation_config.json",
                                             "chat_template.jinja", "tokenizer_config.json"};
     const std::vector<std::string> left = {"README.md", "model.safetensors.index.json", "optimizer.bin", "notes.txt"};
-    for (const auto* names : {&taken, &left})
+    for (const auto* names : {&copied, &left})
       for (const std::string& name : *names) std::ofstream(from / name) << name;
     Job job = saving_job(model, Precision::bf16_true);
     const TemporaryDirectory folder;
     TestRun run(job, {"fsdp"}, &mpi_world());
     run.save(mpi_world(), folder / "model");
     if (mpi_world().rank() != 0) return;
-    for (const std::string& name : taken) CHECK(read_text_file(folder / ("model/" + name)) == name);
+    for (const std::string& name : copied) CHECK(read_text_file(folder / ("model/" + name)) == name);
     for (const std::string& name : left) CHECK_FALSE(std::filesystem::exists(folder / ("model/" + name)));
     config["text_config"]["dtype"] = config["audio_config"]["tower"]["torch_dtype"] = "bfloat16";
     config["dtype"] = config["torch_dtype"] = "bfloat16";

@@ -158,14 +158,14 @@ __device__ __forceinline__ void produce_tiles(const Args& p, const AnyTiles& til
       if (lane == 0) ThreadBarrier{meeting.full_at(buffer).address}.arrive();
       return;
     }
-    int taken = 0;
+    int ticket = 0;
     if (lane == 0) {
-      taken = static_cast<int>(atomicAdd(counter, 1u));
-      if (taken == total - 1) *counter = 0;  // this was the last increment
+      ticket = static_cast<int>(atomicAdd(counter, 1u));
+      if (ticket == total - 1) *counter = 0;  // this was the last increment
     }
     __syncwarp();
     body(buffer, tiles.work(p, tiles.own(meeting.posted[buffer], position)));
-    position = static_cast<int>(gridDim.x) + __shfl_sync(0xffffffffu, taken, 0);
+    position = static_cast<int>(gridDim.x) + __shfl_sync(0xffffffffu, ticket, 0);
   }
 }
 /// A consumer's loop: calls body(round, work) when the operands have arrived.

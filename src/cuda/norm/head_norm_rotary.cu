@@ -185,11 +185,11 @@ void with_lanes(TurnArgs& args, const Launch& launch) {
 }  // namespace
 
 bool launch_head_norm_rotary(const HeadNormForward& args, const LaunchContext& context) {
-  bool taken = false;
+  bool launched = false;
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    taken = takes<T>(*args.rotary, args.size, args.gamma, args.x, args.y);
-    if (!taken) return;
+    launched = takes<T>(*args.rotary, args.size, args.gamma, args.x, args.y);
+    if (!launched) return;
     TurnArgs kernel_args = turn_args(*args.rotary, args.x, args.rms);
     kernel_args.eps = args.eps;
     with_lanes<T>(kernel_args, [&](auto lanes, unsigned blocks) {
@@ -198,16 +198,16 @@ bool launch_head_norm_rotary(const HeadNormForward& args, const LaunchContext& c
                         args.rstd.as<float>(), kernel_args);
     });
   });
-  return taken;
+  return launched;
 }
 
 bool launch_head_norm_rotary(const HeadNormBackward& args, const LaunchContext& context) {
-  bool taken = false;
-  if (args.dgamma) return taken;
+  bool launched = false;
+  if (args.dgamma) return launched;
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    taken = args.x.numel() > 0 && takes<T>(*args.rotary, args.size, args.gamma, args.x, args.dy);
-    if (!taken) return;
+    launched = args.x.numel() > 0 && takes<T>(*args.rotary, args.size, args.gamma, args.x, args.dy);
+    if (!launched) return;
     TurnArgs kernel_args = turn_args(*args.rotary, args.x, args.rms);
     with_lanes<T>(kernel_args, [&](auto lanes, unsigned blocks) {
       turn_then_norm_backward_kernel<T, kVector<T>, decltype(lanes)::value><<<blocks, kThreads, 0, context.stream>>>(
@@ -215,7 +215,7 @@ bool launch_head_norm_rotary(const HeadNormBackward& args, const LaunchContext& 
           args.rstd.as<const float>(), kernel_args);
     });
   });
-  return taken;
+  return launched;
 }
 
 }  // namespace blipft

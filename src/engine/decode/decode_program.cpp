@@ -118,7 +118,7 @@ void DecodeProgram::bind() {
   }
   forked_ = device.create_event();
   joined_ = device.create_event();
-  taken_ = device.create_event();
+  copied_ = device.create_event();
   host_block_ = std::make_unique<HostMemory>(device, state_->prompt_bytes);
   const int64_t s = settings_.slots, l = settings_.max_ids;
   const int64_t view = 4 * (2 * s * l + 2 * s + s * l + 2 * s) + 8 * Block::kAlignment;
@@ -170,7 +170,7 @@ bool DecodeProgram::fits(int64_t prompts, int64_t ids) const {
 
 // Writes at most G samples, with pictures if the model reads any, to the host block. The other slots stay empty.
 void DecodeProgram::write_batch(std::vector<BatchSample>& samples, std::span<const uint8_t* const> pixels) {
-  parts_.device->synchronize(taken_);      // the previous batch has been copied
+  parts_.device->synchronize(copied_);      // the previous batch has been copied
   char* const block = host_block_->get();
   const auto bytes = static_cast<size_t>(3 * inputs_.picture_size * inputs_.picture_size);
   const auto pictures = inputs_.has_picture() ? static_cast<int64_t>(samples.size()) : 0;
@@ -254,7 +254,7 @@ void DecodeProgram::read_prompts(std::span<const NewText> texts) {
                " ids do not fit a reading");
   write_prompts(texts);
   device.copy(state_->batch.data, host_block_->get(), state_->prompt_bytes, stream);
-  device.record(taken_, stream);
+  device.record(copied_, stream);
   run(Pass::prompts);
 }
 
@@ -267,7 +267,7 @@ std::vector<TextLikelihood> DecodeProgram::score(std::span<const BatchSample> te
   std::vector<BatchSample> samples(texts.begin(), texts.end());
   write_batch(samples, pixels);
   device.copy(state_->batch.data, host_block_->get(), layout_.bytes(), stream);
-  device.record(taken_, stream);
+  device.record(copied_, stream);
   run(Pass::scores);
   std::vector<float> losses(static_cast<size_t>(layout_.labels()));
   device.copy(losses.data(), state_->row_loss.data, state_->row_loss.bytes(), stream);

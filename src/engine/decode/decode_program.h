@@ -162,7 +162,7 @@ class DecodeProgram {
   std::vector<std::unique_ptr<Readback>> views_;
   uint64_t sent_ = 0, seen_ = 0;           // number of views
   Program programs_[4];
-  Event forked_, joined_, taken_;
+  Event forked_, joined_, copied_;
 };
 
 }  // namespace blipft

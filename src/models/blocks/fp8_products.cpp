@@ -167,7 +167,7 @@ Fp8Values Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Facto
   Fp8Values made;
   const auto take = [&](size_t i, DType dtype, const Shape& shape) {
     const bool stays = i == 2 && factor == Fp8Factor::x && layouts == Fp8Layouts::both;
-    return made.taken[i] = context.arena.take(Owner::activations, stays ? "inputs in fp8" : "fp8", dtype, shape);
+    return made.owned[i] = context.arena.take(Owner::activations, stays ? "inputs in fp8" : "fp8", dtype, shape);
   };
   const std::optional<Fp8Magnitude> magnitude = use_word(matrix, factor, seen);
   const Tensor words = magnitude ? this->words(matrix, factor) : take(0, DType::f32, {kFp8Words});
@@ -190,7 +190,7 @@ Fp8Values Fp8Products::cast_to_keep(const StepContext& context, const Unit& unit
   Fp8Values made = cast(context, unit, weight, Fp8Factor::x, x, seen, keep ? Fp8Layouts::both : Fp8Layouts::quantized, context.stream);
   if (!keep) return made;
   matrix.input = Input::kept;
-  matrix.input_values = std::exchange(made.taken[2], {});
+  matrix.input_values = std::exchange(made.owned[2], {});
   return made;
 }
 
@@ -203,9 +203,9 @@ Fp8Values Fp8Products::take_input(const Unit& unit, int64_t weight) {
   Matrix& matrix = matrices_.at({unit.index, weight});
   Fp8Values made;
   if (matrix.input != Input::kept) return made;
-  matrix.input = Input::taken;
-  made.taken[2] = std::exchange(matrix.input_values, {});
-  made.transposed = {made.taken[2], words(matrix, Fp8Factor::x).part(kScaleWord, {1})};
+  matrix.input = Input::moved;
+  made.owned[2] = std::exchange(matrix.input_values, {});
+  made.transposed = {made.owned[2], words(matrix, Fp8Factor::x).part(kScaleWord, {1})};
   return made;
 }
 
@@ -214,9 +214,9 @@ Fp8Values Fp8Products::of_stored(const StepContext& context, Matrix& kept, const
   if (layout == Fp8Layouts::quantized) return found;
   Tensor transposed = kept.transposed;
   if (!transposed)
-    found.taken[0] = transposed = context.arena.take(Owner::activations, "fp8", DType::f8e4m3,
+    found.owned[0] = transposed = context.arena.take(Owner::activations, "fp8", DType::f8e4m3,
                                                      {stored.quantized.cols(), fp8_columns(stored.quantized.rows())});
-  if (found.taken[0] || !kept.fresh) context.ops.transpose_fp8(stored.quantized, transposed, context.stream);
+  if (found.owned[0] || !kept.fresh) context.ops.transpose_fp8(stored.quantized, transposed, context.stream);
   kept.fresh = true;
   found.transposed = {transposed, stored.scale};
   return found;

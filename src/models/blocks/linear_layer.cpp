@@ -6,10 +6,10 @@ namespace blipft {
 UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
   UnitPass pass{context, {}, {}, {}, &unit};
   const bool few = rows > 0 && rows <= context.max_coded_rows;
-  const AcceptedEncodings taken = context.fp8 ? AcceptedEncodings::fp8 : few ? AcceptedEncodings::blocks : AcceptedEncodings::none;
-  if (taken == AcceptedEncodings::blocks) pass.coded = &unit;
-  if (taken == AcceptedEncodings::none) pass.flat = context.units.acquire(unit);
-  else pass.flat = context.units.acquire_quantized(unit, taken);
+  const AcceptedEncodings accepted = context.fp8 ? AcceptedEncodings::fp8 : few ? AcceptedEncodings::blocks : AcceptedEncodings::none;
+  if (accepted == AcceptedEncodings::blocks) pass.coded = &unit;
+  if (accepted == AcceptedEncodings::none) pass.flat = context.units.acquire(unit);
+  else pass.flat = context.units.acquire_quantized(unit, accepted);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
   return pass;
 }
@@ -122,7 +122,7 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args, Fp8Seen lat
   const Fp8Values quantized = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::quantized);
   args.x8 = x.quantized, args.w8 = quantized.quantized;
   context.ops.linear_forward(args, context.stream);
-  for (const Fp8Values* made : {&quantized, &x}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Values* made : {&quantized, &x}) each_owned(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::forward(const UnitPass& pass, LinearForward args, Fp8Seen later) const {
@@ -177,7 +177,7 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
   const Fp8Values quantized = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::transposed);
   args.wt8 = quantized.transposed;
   context.ops.linear_backward_input(args, context.stream);
-  for (const Fp8Values* made : {&quantized, &own}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Values* made : {&quantized, &own}) each_owned(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,

@@ -113,7 +113,7 @@ class UnitBackward : public UnitPass {
   /// first request casts it in the main stream. dy must stay unchanged until join().
   const Fp8Values& in_fp8(const MatrixView& dy, int64_t weight);
   void keep(const Fp8Values& quantized) {
-    each_taken(quantized, [&](const Tensor& tensor) { keep(tensor); });
+    each_owned(quantized, [&](const Tensor& tensor) { keep(tensor); });
   }
 
  private:

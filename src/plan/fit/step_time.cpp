@@ -60,7 +60,7 @@ class Estimate {
     end_sweep();
     double transient = 0;
     for (const Owner owner : {Owner::activations, Owner::workspace})
-      transient += static_cast<double>(plan_.arena->taken_bytes(pass_, owner));
+      transient += static_cast<double>(plan_.arena->bytes_of_takes(pass_, owner));
     const double recorded = static_cast<double>(config_.steps.accumulate_grad_batches);
     time_.memory += kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
     // The recorded pass has about one kernel for each tensor that it reserves. std::hypot lets the minimum time of a
@@ -185,7 +185,7 @@ class Estimate {
     time_.update = device / rates_.memory;
     updates_ = both_ways(read, written);
     // Activations go out in the forward and in again in the backward: never in both directions at once.
-    const double activations = 2 * static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
+    const double activations = 2 * static_cast<double>(plan_.arena->bytes_of_host_takes(pass_) * micro_batches_) /
                                static_cast<double>(config_.steps.accumulate_grad_batches);
     time_.link = both_ways(read + streamed_during_updates_, written) +
                  (streamed_ - streamed_during_updates_ + activations) / rates_.link;
