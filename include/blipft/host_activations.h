@@ -25,7 +25,7 @@ class HostActivations {
   Tensor fetch();
 
  private:
-  void settle();
+  void finish_copy();
   Device& device_;
   Arena& arena_;
   std::vector<Tensor> in_host_;            // without the one that is being copied back

@@ -378,7 +378,7 @@ class Ops {
   /// Chooses, by timing, the algorithms of matrix products whose ops were captured before they could be timed. Returns
   /// true if there were any: the captured graphs then use a default algorithm and must be captured again. The device
   /// must have no other work.
-  virtual bool settle() { return false; }
+  virtual bool tune_deferred_products() { return false; }
 
   virtual void linear_forward(const LinearForward&, Stream) = 0;
   virtual void linear_backward_input(const LinearBackwardInput&, Stream) = 0;

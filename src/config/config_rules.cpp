@@ -198,14 +198,14 @@ void set_default(Config& config, const Key& key) {
 }
 
 /// Applies the table to a configuration until the file has nothing that conflicts with the command line.
-class ConflictSettler {
+class ConflictResolver {
  public:
-  ConflictSettler(Config& config, int64_t ranks) : config_(config), ranks_(ranks) {}
+  ConflictResolver(Config& config, int64_t ranks) : config_(config), ranks_(ranks) {}
 
   // An ignored key may cause a further conflict, so the search starts again. Each turn removes a key or an element.
-  void settle() {
-    const auto settles = [&](const KeyConflict& row) { return settle(row); };
-    while (std::any_of(key_conflicts().begin(), key_conflicts().end(), settles)) {}
+  void resolve() {
+    const auto resolves = [&](const KeyConflict& row) { return resolve(row); };
+    while (std::any_of(key_conflicts().begin(), key_conflicts().end(), resolves)) {}
   }
 
  private:
@@ -217,7 +217,7 @@ class ConflictSettler {
   }
 
   /// True if a key was ignored.
-  bool settle(const KeyConflict& row) {
+  bool resolve(const KeyConflict& row) {
     if (!row.holds(config_, ranks_, true)) return false;
     const auto wins = [&](const Condition& one) { return winner_of(one.key) != nullptr; };
     const auto end = row.yields == first_key ? row.conditions.begin() + 1 : row.conditions.end();
@@ -360,7 +360,7 @@ void set_implied_defaults(Config& config) {
 
 void resolve_conflicts(Config& config, int64_t ranks) {
   set_implied_defaults(config);
-  ConflictSettler(config, ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices)).settle();
+  ConflictResolver(config, ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices)).resolve();
 }
 
 void check_conflicts(const Config& config) {

@@ -21,7 +21,7 @@ class CudaOps : public Ops {
   CudaOps(Device& device, const std::string& cache_path, GemmEffort effort, bool tf32 = false);
 
   void set_workspace(Tensor workspace) override;
-  bool settle() override { return planner_.settle(); }
+  bool tune_deferred_products() override { return planner_.tune_deferred_products(); }
 
   void linear_forward(const LinearForward& args, Stream stream) override;
   void linear_backward_input(const LinearBackwardInput& args, Stream stream) override;

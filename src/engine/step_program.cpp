@@ -259,8 +259,8 @@ void StepProgram::prepare(const std::vector<TextShape>& shapes) {
     if (std::count(shapes.begin(), shapes.end(), program.text) > 0) program.graph = capture(program);
 }
 
-void StepProgram::settle() {
-  if (!parts_.ops->settle()) return;
+void StepProgram::tune_deferred_products() {
+  if (!parts_.ops->tune_deferred_products()) return;
   for (Program& program : programs_)
     if (program.graph) program.graph = capture(program);
 }

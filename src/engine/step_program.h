@@ -84,7 +84,7 @@ class StepProgram {
   void prepare(const std::vector<TextShape>& shapes);
   /// Times and chooses the algorithms of matrix products that have none yet. If there were any, captures the prepared
   /// steps again. To be called after prepare(), while the device is idle.
-  void settle();
+  void tune_deferred_products();
 
   /// Enqueues the copy of the batch and the step. Returns without waiting for either. The result will contain
   /// `wait_begin_ns` and `wait_end_ns`, between which the host waited for the batch.

@@ -96,7 +96,7 @@ class AnswerRun {
 
   // Waits until this rank's texts are written, so that they are kept if an error ends the run.
   void end_early() {
-    if (answers_) files_->settle();
+    if (answers_) files_->wait_until_written();
   }
 
  private:

@@ -162,7 +162,7 @@ void ConsoleQueue::add(int descriptor, std::string_view text) {
   state_->changed.notify_all();
 }
 
-bool ConsoleQueue::settle(std::chrono::milliseconds max_wait) {
+bool ConsoleQueue::wait_until_written(std::chrono::milliseconds max_wait) {
   std::unique_lock<std::mutex> lock(state_->mutex);
   while (!state_->is_empty()) {
     const int64_t before = state_->written_bytes;

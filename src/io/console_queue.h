@@ -26,7 +26,7 @@ class ConsoleQueue {
   void add(int descriptor, std::string_view text);
   /// Waits until all text is written, as long as some text is written at least every `max_wait`. Returns false if the
   /// reader accepted nothing for that time.
-  bool settle(std::chrono::milliseconds max_wait);
+  bool wait_until_written(std::chrono::milliseconds max_wait);
 
  private:
   struct State;

@@ -129,7 +129,7 @@ LineFile::LineFile(FileDescriptor file, const std::string& path, LostText lost_t
 }
 
 LineFile::~LineFile() {
-  settle(kCloseTime);
+  wait_until_written(kCloseTime);
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->closing = true;
   state_->changed.notify_all();
@@ -147,7 +147,7 @@ void LineFile::add(std::string line) {
   state_->changed.notify_all();
 }
 
-bool LineFile::settle(std::chrono::milliseconds most) {
+bool LineFile::wait_until_written(std::chrono::milliseconds most) {
   std::unique_lock<std::mutex> lock(state_->mutex);
   return state_->changed.wait_for(lock, most, [&] { return state_->waiting.empty() && !state_->writing; });
 }

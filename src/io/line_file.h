@@ -29,7 +29,7 @@ class LineFile {
   /// `line` must not contain a line end. Thread-safe.
   void add(std::string line);
   /// Waits until every line added so far is written or lost. Returns false if this took longer than `most`.
-  bool settle(std::chrono::milliseconds most);
+  bool wait_until_written(std::chrono::milliseconds most);
   /// Returns the reason why the first lost line was lost ("FILE: No space left on device"), or "" if no line was lost.
   std::string failure() const;
   const std::string& path() const;

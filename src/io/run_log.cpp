@@ -79,15 +79,15 @@ ssize_t write_error(void*, const char* data, size_t bytes) {
     const std::lock_guard<std::mutex> lock(the_log->mutex);
     the_log->error.add({data, bytes}, seconds_now());
   }
-  the_log->console.settle(kErrorTime);
-  if (const auto file = the_log->file_now()) file->settle(kErrorTime);
+  the_log->console.wait_until_written(kErrorTime);
+  if (const auto file = the_log->file_now()) file->wait_until_written(kErrorTime);
   return static_cast<ssize_t>(bytes);
 }
 
 void end_log() {
   std::fflush(nullptr);
-  the_log->console.settle(kEndTime);
-  if (const auto file = the_log->file_now()) file->settle(kEndTime);
+  the_log->console.wait_until_written(kEndTime);
+  if (const auto file = the_log->file_now()) file->wait_until_written(kEndTime);
 }
 
 // glibc allows assigning stdout and stderr. The old streams stay open for code that still uses them.

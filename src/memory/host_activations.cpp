@@ -10,7 +10,7 @@ HostActivations::HostActivations(Device& device, Arena& arena)
       arrived_(device.create_event()) {}
 
 void HostActivations::put(const Tensor& tensor) {
-  settle();                                // the previous copy has run during the compute of a layer
+  finish_copy();                                // the previous copy has run during the compute of a layer
   const Stream offload = device_.offload_stream();
   in_host_.push_back(arena_.take_in_host(Owner::activations, "inputs of checkpointed layers", tensor.dtype,
                                          tensor.shape));
@@ -21,7 +21,7 @@ void HostActivations::put(const Tensor& tensor) {
   leaving_ = tensor;
 }
 
-void HostActivations::settle() {
+void HostActivations::finish_copy() {
   if (!leaving_) return;
   device_.wait(device_.compute_stream(), left_);
   arena_.give(leaving_);
@@ -30,7 +30,7 @@ void HostActivations::settle() {
 
 // Host memory is given back before it is read: later copies into it run after this one in the same stream.
 void HostActivations::prefetch() {
-  settle();
+  finish_copy();
   if (arriving_ || in_host_.empty()) return;
   const Tensor from = in_host_.back();
   in_host_.pop_back();

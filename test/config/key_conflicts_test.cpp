@@ -55,7 +55,7 @@ std::vector<std::string> overrides_of(const Values& values) {
   return all;
 }
 
-Config unsettled(const Values& values) {
+Config unresolved(const Values& values) {
   Config config = read_values("run.yaml", file_of(values));
   set_implied_defaults(config);
   return config;
@@ -80,7 +80,7 @@ std::vector<std::string> candidates(const Key& key) {
 std::string value_for(const Condition& condition, bool holds) {
   for (const std::string& value : candidates(key_of(condition.key))) {
     const Values values{{condition.key, value}};
-    if (message_of([&] { unsettled(values); }).empty() && condition.holds(unsettled(values)) == holds) return value;
+    if (message_of([&] { unresolved(values); }).empty() && condition.holds(unresolved(values)) == holds) return value;
   }
   FAIL("no value of ", std::string(condition.key));
   return "";
@@ -91,7 +91,7 @@ void repair(Values& values, const Keys& fixed, const KeyConflict* except = nullp
   for (size_t i = 0; i < kRepairs; ++i) {
     const auto& rows = key_conflicts();
     const auto wrong = std::find_if(rows.begin(), rows.end(), [&](const KeyConflict& row) {
-      return &row != except && row.refused && row.holds(unsettled(values), 1);
+      return &row != except && row.refused && row.holds(unresolved(values), 1);
     });
     if (wrong == rows.end()) return;
     const auto free = std::find_if(wrong->conditions.rbegin(), wrong->conditions.rend(),
@@ -129,7 +129,7 @@ struct Try {
 };
 
 bool holds_value(const Config& config, const std::string& key, const std::string& value) {
-  return text_of(config, key) == text_of(unsettled({{key, value}}), key);
+  return text_of(config, key) == text_of(unresolved({{key, value}}), key);
 }
 
 /// The key at `loser` is in the file, and one on the command line wins over it.

@@ -95,13 +95,13 @@ TEST_SUITE("cuda graph") {
     ops->fill_normal(w, 1, 2, 0, 0, 0.05f, stream);
     ops->fill_normal(bias, 1, 3, 0, 0, 1, stream);
     device->synchronize();
-    CHECK(!ops->settle());
+    CHECK(!ops->tune_deferred_products());
     const auto body = [&] { ops->linear_forward(linear, stream); };
     const auto makeshift = device->capture(stream, body);
-    CHECK(ops->settle());
-    CHECK(!ops->settle());
+    CHECK(ops->tune_deferred_products());
+    CHECK(!ops->tune_deferred_products());
     const auto graph = device->capture(stream, body);
-    CHECK(!ops->settle());
+    CHECK(!ops->tune_deferred_products());
     const auto result = [&](const std::function<void()>& run) {
       std::vector<char> bytes(static_cast<size_t>(y.bytes()), 'x');
       device->copy(y.data, bytes.data(), y.bytes(), stream);
@@ -117,7 +117,7 @@ TEST_SUITE("cuda graph") {
     const auto again = make_cuda_ops(*device, cache);
     again->set_workspace(workspace);
     const auto known = device->capture(stream, [&] { again->linear_forward(linear, stream); });
-    CHECK(!again->settle());
+    CHECK(!again->tune_deferred_products());
     CHECK(result([&] { known->launch(stream); }) == captured);
     for (const Tensor& t : {workspace, x, w, bias, y}) device->free(t.data);
   }

@@ -120,7 +120,7 @@ TEST_SUITE("cuda gemm cache") {
     });
     std::thread two(caught, [&] {
       device->bind_thread();
-      CHECK(captured.settle());
+      CHECK(captured.tune_deferred_products());
       second = choose(captured, rows);
     });
     one.join();

@@ -424,17 +424,17 @@ TEST_SUITE("json data") {
 
   TEST_CASE("the default of data.max_text_tokens is 512 for JSON data, and 50 for captions") {
     const TemporaryDirectory directory;
-    const auto settled = [](const std::string& path, DatasetFormat format) {
+    const auto resolved_tokens = [](const std::string& path, DatasetFormat format) {
       return usual_text_tokens(path, format, {}, Config().data.max_text_tokens);
     };
     directory.write("a.jsonl", "");
-    CHECK(settled(directory.path.string(), DatasetFormat::automatic) == 512);
-    CHECK(settled(directory / "a.jsonl", DatasetFormat::automatic) == 512);
-    CHECK(settled(directory / "absent.json", DatasetFormat::automatic) == 512);
-    CHECK(settled(directory / "absent", DatasetFormat::automatic) == 50);
-    CHECK(settled(directory / "absent", DatasetFormat::json) == 512);
-    CHECK(settled(directory.path.string(), DatasetFormat::imagefolder) == 50);
+    CHECK(resolved_tokens(directory.path.string(), DatasetFormat::automatic) == 512);
+    CHECK(resolved_tokens(directory / "a.jsonl", DatasetFormat::automatic) == 512);
+    CHECK(resolved_tokens(directory / "absent.json", DatasetFormat::automatic) == 512);
+    CHECK(resolved_tokens(directory / "absent", DatasetFormat::automatic) == 50);
+    CHECK(resolved_tokens(directory / "absent", DatasetFormat::json) == 512);
+    CHECK(resolved_tokens(directory.path.string(), DatasetFormat::imagefolder) == 50);
     directory.write("metadata.jsonl", "");
-    CHECK(settled(directory.path.string(), DatasetFormat::automatic) == 50);
+    CHECK(resolved_tokens(directory.path.string(), DatasetFormat::automatic) == 50);
   }
 }

@@ -47,7 +47,7 @@ TEST_SUITE("io") {
     constexpr int kLines = 20'000;
     const std::string rest(90, 'x');
     std::string text;
-    bool finished_early = true, settled = false;
+    bool finished_early = true, written = false;
     milliseconds added{};
     {                                        // what fails is reported on standard output, and so behind this block
       Piped pipe;
@@ -58,18 +58,18 @@ TEST_SUITE("io") {
         queue.add(STDOUT_FILENO, rest + "\n");
       }
       added = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-      finished_early = queue.settle(milliseconds(100));
+      finished_early = queue.wait_until_written(milliseconds(100));
       for (int i = 0; text.find("missing here") == std::string::npos && i < 1000; ++i) {
         queue.add(STDOUT_FILENO, "more\n");
         text += pipe.read_until("\n");
       }
       queue.add(STDOUT_FILENO, "the end\n");
       text += pipe.read_until("the end\n");
-      settled = queue.settle(milliseconds(2000));
+      written = queue.wait_until_written(milliseconds(2000));
     }
     CHECK(added < milliseconds(5000));
     CHECK(!finished_early);
-    CHECK(settled);
+    CHECK(written);
     int64_t shown = 0, missing = 0;
     for (size_t at = 0; at < text.size();) {
       const size_t end = text.find('\n', at);
@@ -89,16 +89,16 @@ TEST_SUITE("io") {
 
   TEST_CASE("text that is read comes whole and in order, and settle waits for it") {
     std::string text, expected;
-    bool settled = false;
+    bool written = false;
     {
       Piped pipe;
       io::ConsoleQueue queue;
       for (int i = 0; i < 100; ++i) queue.add(STDOUT_FILENO, std::to_string(i) + "\n");
-      settled = queue.settle(milliseconds(2000));
+      written = queue.wait_until_written(milliseconds(2000));
       text = pipe.read_until("\n99\n");
     }
     for (int i = 0; i < 100; ++i) expected += std::to_string(i) + "\n";
-    CHECK(settled);
+    CHECK(written);
     CHECK(text == expected);
   }
 
@@ -111,7 +111,7 @@ TEST_SUITE("io") {
       queue.add(STDOUT_FILENO, std::string(size_t{20} << 10, 'b'));
       queue.add(STDOUT_FILENO, "still\nnext\n");
       text = pipe.read_until("aaaa");
-      while (!queue.settle(milliseconds(20))) text += pipe.read_until("a");
+      while (!queue.wait_until_written(milliseconds(20))) text += pipe.read_until("a");
       queue.add(STDOUT_FILENO, "the end\n");
       text += pipe.read_until("the end\n");
     }

@@ -62,7 +62,7 @@ TEST_CASE("lines are added behind whole ones, and what a killed process left of 
     const auto file = line_file(path);
     file->add("three");
     file->add("");
-    REQUIRE(file->settle(kLong));
+    REQUIRE(file->wait_until_written(kLong));
     CHECK(content(path) == "one\ntwo\nthree\n\n");   // before it is closed
     CHECK(file->failure() == "");
   }
@@ -78,19 +78,19 @@ TEST_CASE("a full disk costs lines, leaves no half of one, and is reported once 
   const std::string path = folder / "lines";
   const auto file = line_file(path);
   file->add("0123456789");
-  REQUIRE(file->settle(kLong));
+  REQUIRE(file->wait_until_written(kLong));
   {
     const MaxBytes limit(15);             // the next line ends in the middle
     for (int i = 0; i < 3; ++i) file->add("0123456789");
-    REQUIRE(file->settle(kLong));
+    REQUIRE(file->wait_until_written(kLong));
     CHECK(content(path) == "0123456789\n");
     CHECK(file->failure() == concat(path, ": File too large"));
     file->add("abc");                      // it would fit, but for what is to be told before
-    REQUIRE(file->settle(kLong));
+    REQUIRE(file->wait_until_written(kLong));
     CHECK(content(path) == "0123456789\n");
   }
   file->add("last");
-  REQUIRE(file->settle(kLong));
+  REQUIRE(file->wait_until_written(kLong));
   CHECK(content(path) == "0123456789\n4 lost\nlast\n");
 }
 
@@ -102,8 +102,8 @@ TEST_CASE("a line that was written outlives its process") {
   if (child == 0) {
     const auto file = line_file(path);
     for (int i = 0; i < 100; ++i) file->add(std::to_string(i));
-    const bool settled = file->settle(kLong);
-    ::kill(::getpid(), settled ? SIGKILL : SIGTERM);
+    const bool written = file->wait_until_written(kLong);
+    ::kill(::getpid(), written ? SIGKILL : SIGTERM);
   }
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);

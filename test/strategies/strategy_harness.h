@@ -196,7 +196,7 @@ class TestRun {
       check_weights(model_->units(), *checkpoint_);
       load_weights(weight_context(), *checkpoint_, 1);
     }
-    engine_->program->settle();
+    engine_->program->tune_deferred_products();
   }
 
   Outcome train() {

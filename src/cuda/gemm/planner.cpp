@@ -146,7 +146,7 @@ GemmPlan& GemmPlanner::prepare(const GemmProblem& problem, const GemmBuffers& bu
   return plans_.emplace(problem, std::move(plan)).first->second;
 }
 
-bool GemmPlanner::settle() {
+bool GemmPlanner::tune_deferred_products() {
   const std::vector<GemmProblem> open = std::exchange(open_, {});
   std::vector<Open> plans;
   for (const GemmProblem& problem : open) plans.push_back({&problem, &plans_.at(problem)});

@@ -125,7 +125,7 @@ class GemmPlanner {
 
   /// Chooses, as prepare() does, for the products that were not timed because they were captured. Returns true if there
   /// were any.
-  bool settle();
+  bool tune_deferred_products();
 
   /// Enqueues the product. `workspace` has kGemmWorkspaceBytes.
   void run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,

@@ -56,7 +56,7 @@ void AnswerFiles::open_partial() {
 }
 
 void AnswerFiles::check_partial() const {
-  (void)lines_->settle(std::chrono::seconds(60));
+  (void)lines_->wait_until_written(std::chrono::seconds(60));
   BLIPFT_USER_CHECK(lines_->failure().empty(), lines_->failure(), "; what was written before is in ", folder_);
 }
 

@@ -25,7 +25,7 @@ class AnswerFiles {
   /// Appends a line to the partial file.
   void add(const std::string& line) { lines_->add(line); }
   /// Waits for at most 2 seconds until all lines added so far are written.
-  void settle() const { (void)lines_->settle(std::chrono::seconds(2)); }
+  void wait_until_written() const { (void)lines_->wait_until_written(std::chrono::seconds(2)); }
   /// Throws UserError if lines of the partial file were lost.
   void check_partial() const;
   /// Writes a new file whole, and returns its path. Throws UserError if something has that name.

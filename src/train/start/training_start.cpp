@@ -95,7 +95,7 @@ class TrainingStart::Parts {
     if (chooses()) {
       add(communication);
       add({"choice", local, {"make plan"}, {}, "choice"});
-      add({"timing", collective, {"choice", "communication"}, [this] { settle_choice(); }, "timing"});
+      add({"timing", collective, {"choice", "communication"}, [this] { time_choice(); }, "timing"});
     }
     add({"loaders", local, {chooses() ? "timing" : "facts"}, [this] { start_loaders(); }});
     add({"look ahead", beside, {"loaders"}, [this] { look_ahead(); }, "looking_ahead", [this] { return looks_ahead(); }});
@@ -114,7 +114,7 @@ class TrainingStart::Parts {
     add({"graphs", local, {"connections", "first values"}, [this] { r_.engine->program->prepare(shapes_); }, "graphs"});
     if (!random) add({"weights", local, {"read weights"}, {}, "weights"});
     add({"compare weights", collective, {"weights"}, [this] { begin_to_check_weights(); }});
-    add({"products", local, {"weights", "graphs"}, [this] { r_.engine->program->settle(); }, "products"});
+    add({"products", local, {"weights", "graphs"}, [this] { r_.engine->program->tune_deferred_products(); }, "products"});
     return parts;
   }
 
@@ -126,7 +126,7 @@ class TrainingStart::Parts {
   void make_backend();
   void gather_facts();
   bool chooses() const { return chooses_batch_size(requested_); }
-  void settle_choice();
+  void time_choice();
   void take_plan();
   void start_loaders();
   bool looks_ahead() const { return config_.parallel.cuda_graph && !r_.data.surveyed(); }
@@ -255,7 +255,7 @@ void TrainingStart::Parts::gather_facts() {
 }
 
 // Times candidates with similar estimates, and uses the fastest settings.
-void TrainingStart::Parts::settle_choice() {
+void TrainingStart::Parts::time_choice() {
   if (!plan_.decided()) {
     const StepTimerParts timer{&world_, r_.backend.device.get(), r_.backend.groups.get(), r_.plan.groups, facts_.free_bytes,
                                [this] { return make_ops(config_, *r_.backend.device, r_.backend.gemm_table, false); }};
