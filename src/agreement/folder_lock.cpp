@@ -183,7 +183,7 @@ FolderLock FolderLock::take(const std::string& folder, double wait_seconds) {
   using Clock = std::chrono::steady_clock;
   constexpr int kTries = 20;
   const auto last = Clock::now() + std::chrono::duration<double>(wait_seconds);
-  bool told = false;
+  bool printed = false;
   for (int i = 0; i < kTries; ++i) {
     if (create_lock(path, lock.text_)) return lock;
     const std::optional<std::string> found = read_lock(path);
@@ -195,7 +195,7 @@ FolderLock FolderLock::take(const std::string& folder, double wait_seconds) {
     const LockOwner owner = LockOwner::parse(*found);
     const LockOwner::State state = owner.state();
     if (state == LockOwner::State::orphaned && Clock::now() < last) {
-      if (!std::exchange(told, true))
+      if (!std::exchange(printed, true))
         std::fprintf(stderr, "note: %s: the run of %s, has lost its launcher and ends; waiting for that, %g s at most\n",
                      folder.c_str(), described(owner).c_str(), wait_seconds);
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -84,7 +84,7 @@ std::string shown(const std::string& value, const std::string& other) {
   return text;
 }
 
-std::string told(const Fact* fact, const Fact* other) {
+std::string value_text(const Fact* fact, const Fact* other) {
   if (!fact) return "missing";
   const std::string value = shown(fact->value, other ? other->value : "");
   return fact->location.empty() ? value : concat(value, " (", fact->location, ")");
@@ -104,8 +104,8 @@ std::string difference(const Facts& mine, const Facts& theirs, const std::string
   for (const auto& [name, fact] : found) differ.push_back({nullptr, fact});
   const auto& [own, other] = differ.at(0);
   const auto name = [](const auto& pair) { return (pair.first ? pair.first : pair.second)->name; };
-  std::string text = concat(name(differ[0]), " is ", told(own, other), ", but on rank 0 (", their_host, ") it is ",
-                            told(other, own));
+  std::string text = concat(name(differ[0]), " is ", value_text(own, other), ", but on rank 0 (", their_host, ") it is ",
+                            value_text(other, own));
   constexpr size_t kNamed = 5;             // a wrong run file differs everywhere
   for (size_t i = 1; i < std::min(differ.size(), kNamed); ++i)
     text += concat(i == 1 ? "; also different: " : ", ", name(differ[i]));

@@ -315,7 +315,7 @@ class WebDataset final : public Dataset {
   void identify_contents(const Take& take) const override {
     std::optional<TarFile> tar;            // one shard at a time
     size_t opened = 0;
-    const auto tell = [&](const Entry& entry, const Piece& piece, int64_t most) {
+    const auto add_to_digest = [&](const Entry& entry, const Piece& piece, int64_t most) {
       try {
         if (!tar || opened != entry.shard) tar.reset(), tar.emplace(shards_[entry.shard]), opened = entry.shard;
         std::string bytes(static_cast<size_t>(std::min(piece.bytes, most)), '\0');
@@ -325,9 +325,9 @@ class WebDataset final : public Dataset {
         take("cannot be read", piece.bytes);
       }
     };
-    for (const Entry& entry : entries_) tell(entry, entry.caption, max_text_bytes);
+    for (const Entry& entry : entries_) add_to_digest(entry, entry.caption, max_text_bytes);
     for (const int64_t i : spread_samples(size(), max_pictures_looked_into))
-      tell(entries_[static_cast<size_t>(i)], entries_[static_cast<size_t>(i)].picture, max_bytes_looked_at);
+      add_to_digest(entries_[static_cast<size_t>(i)], entries_[static_cast<size_t>(i)].picture, max_bytes_looked_at);
   }
 
   Sample read(int64_t index) const override {

@@ -113,8 +113,8 @@ bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, siz
   std::span<const int32_t> ids = view.ids.subspan(slot * most, length).subspan(prompt);
   const std::optional<size_t> stays = calls.stops ? calls.stops(ids) : std::nullopt;
   if (stays) ids = ids.first(*stays);
-  if (calls.grown && ids.size() > growing.told) calls.grown(growing.number, ids);
-  growing.told = ids.size();
+  if (calls.grown && ids.size() > growing.reported) calls.grown(growing.number, ids);
+  growing.reported = ids.size();
   if (done == kRunning && !stays) return false;
   if (done == kRunning) program_.stop(static_cast<int64_t>(slot));
   GeneratedText generated{.ids = {ids.begin(), ids.end()}};
@@ -159,7 +159,7 @@ void Generator::grow(const GeneratorCalls& calls) {
 }
 
 // Reports the results so far, in the order in which the texts ended.
-void Generator::tell(const GeneratorCalls& calls) {
+void Generator::report_results(const GeneratorCalls& calls) {
   for (TextResult& result : std::exchange(results_, {})) calls.done(std::move(result));
 }
 
@@ -174,7 +174,7 @@ void Generator::run(const GeneratorCalls& calls) {
     rounds(calls);
   } catch (...) {
     try {
-      tell(calls);                         // finished texts are not lost
+      report_results(calls);                         // finished texts are not lost
     } catch (...) {
     }
     throw;
@@ -192,17 +192,17 @@ void Generator::rounds(const GeneratorCalls& calls) {
     ++sent_;
     if (synchronous_) {
       look(calls);
-      tell(calls);
+      report_results(calls);
     }
     grow(calls);
     if (!synchronous_) {                   // the host works while the device computes
-      tell(calls);
+      report_results(calls);
       fetch(calls, texts_.size());
     }
     while (sent_ - seen_ >= DecodeProgram::kViews) look(calls);
   }
   while (seen_ < sent_) look(calls);
-  tell(calls);
+  report_results(calls);
 }
 
 }  // namespace blipft

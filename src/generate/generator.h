@@ -76,7 +76,7 @@ class Generator {
     bool busy = false;
     int64_t number = 0, prompt = 0;
     uint64_t first_view = 0;               // earlier views show the previous text of this slot
-    size_t told = 0;                       // number of new ids that grown() has received
+    size_t reported = 0;                       // number of new ids that grown() has received
     int64_t left = 0;                      // tokens until the limit that were not enqueued yet
     int64_t begin_ns = 0;
   };
@@ -87,7 +87,7 @@ class Generator {
   void look(const GeneratorCalls& calls);
   bool look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text);
   TextResult of_beams(const DecodeView& view, size_t text) const;
-  void tell(const GeneratorCalls& calls);
+  void report_results(const GeneratorCalls& calls);
   int64_t busy() const;
 
   DecodeProgram& program_;

@@ -161,7 +161,7 @@ class Watchdog::Thread {
   bool ends() {
     std::unique_lock lock(mutex_);
     if (last_word_ == 0 || reported_) return last_word_ == kGoodbye;
-    tell(last_word_);
+    notify(last_word_);
     if (last_word_ == kFailing) failing_ = true;
     reported_ = true;
     changed_.notify_all();
@@ -179,7 +179,7 @@ class Watchdog::Thread {
     if (rank_ != 0) return channel_->send(0, message);
     for (int64_t r = 1; r < ranks_; ++r) channel_->send(r, message);
   }
-  void tell(uint32_t type) {
+  void notify(uint32_t type) {
     if (rank_ == 0) watch_.left(0);
     send_all(message(type, rank_));
   }
@@ -226,7 +226,7 @@ class Watchdog::Thread {
       if (check_) failure = check_();
     }
     if (failure.empty() || failing_) return;
-    tell(kFailing);
+    notify(kFailing);
     finish(failure);
   }
 
@@ -300,13 +300,13 @@ class Watchdog::Thread {
   }
 
   void lose(const std::string& why) {
-    int64_t told = 0;
+    int64_t notified = 0;
     if (rank_ == 0 && channel_) {
       ControlMessage verdict = message(kVerdict, 0);
       verdict.set_text(why);
       for (int64_t r = 1; r < ranks_; ++r) {
         verdict.values[0] = watch_.hears(r, clock_.now());
-        told += static_cast<int64_t>(verdict.values[0]);
+        notified += static_cast<int64_t>(verdict.values[0]);
         channel_->send(r, verdict);
       }
     }
@@ -314,9 +314,9 @@ class Watchdog::Thread {
     // The other ranks close their connections after reading the verdict. If this process ended earlier, they might not
     // receive it.
     const Clock::time_point last = Clock::now() + std::chrono::seconds(5);
-    while (told > 0 && Clock::now() < last)
+    while (notified > 0 && Clock::now() < last)
       for (const ControlChannel::Event& event : channel_->poll(0.1))
-        told -= event.kind == ControlChannel::Event::Kind::closed;
+        notified -= event.kind == ControlChannel::Event::Kind::closed;
     end();
   }
 

@@ -35,7 +35,7 @@ void ClockMap::add(const ClockPair& pair) {
   if (points_.size() > kPoints) points_.pop_front();
   fit();
   // Continue from the latest returned time towards the line, which is reached after kLeadNs, then along the line.
-  const double here = knots_.empty() ? line(latest_) : told(latest_);
+  const double here = knots_.empty() ? line(latest_) : reported(latest_);
   const double slope = std::clamp((line(latest_ + kLeadNs) - here) / kLeadNs, -kMaxRate, kMaxRate);
   while (!knots_.empty() && knots_.back().time >= latest_) knots_.pop_back();
   knots_.push_back({latest_, here, slope});
@@ -58,7 +58,7 @@ void ClockMap::fit() {
   rate_ = std::clamp(xy / xx, -kMaxRate, kMaxRate);
 }
 
-double ClockMap::told(double time) const {
+double ClockMap::reported(double time) const {
   const auto after = std::find_if(knots_.rbegin(), knots_.rend(), [&](const Knot& knot) { return knot.time <= time; });
   const Knot& knot = after == knots_.rend() ? knots_.front() : *after;
   return knot.offset + knot.rate * (time - knot.time);
@@ -68,7 +68,7 @@ int64_t ClockMap::at(int64_t device_ns) {
   BLIPFT_CHECK(!empty(), "a time was requested before the clocks were read");
   const double time = static_cast<double>(device_ns - first_device_ns_);
   latest_ = std::max(latest_, time);
-  return device_ns + first_offset_ns_ + std::llround(told(time));
+  return device_ns + first_offset_ns_ + std::llround(reported(time));
 }
 
 int64_t ClockReader::answer() const { return std::atomic_ref<int64_t>(*slot_).load(std::memory_order_acquire); }

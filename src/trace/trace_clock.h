@@ -40,7 +40,7 @@ class ClockMap {
   };
   void fit();
   double line(double time) const { return offset_ + rate_ * (time - time_); }
-  double told(double time) const;
+  double reported(double time) const;
 
   int64_t first_device_ns_ = 0, first_offset_ns_ = 0;
   std::deque<Point> points_;

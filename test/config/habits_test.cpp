@@ -192,9 +192,9 @@ TEST_SUITE("config") {
     const auto notes = [](const std::string& train, const std::vector<std::string>& overrides) {
       return load(base + "train: {" + train + "}\n", overrides).notes;
     };
-    const std::vector<std::string> told = notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=8"});
-    REQUIRE(told.size() == 1);
-    CHECK(names(approved(told[0]), {"override \"train.batch_size=8\":"}));
+    const std::vector<std::string> printed = notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=8"});
+    REQUIRE(printed.size() == 1);
+    CHECK(names(approved(printed[0]), {"override \"train.batch_size=8\":"}));
     // The note, and the file itself has no such note.
     const Config kept = load(base + "train: {batch_size: 4, accumulate_grad_batches: 8}\n",
                              {"train.batch_size=8", "train.total_batch_size=32"});

@@ -24,7 +24,7 @@ namespace {
 using Texts = std::vector<std::string>;
 
 /// "PROMPT|ANSWER*WEIGHT ...": what is learnt alone behind the bar.
-std::string told(const Dataset& dataset, int64_t index) {
+std::string described(const Dataset& dataset, int64_t index) {
   const Dataset::Sample sample = dataset.read(index);
   if (sample.answers.empty()) return marked(sample);
   REQUIRE(sample.segments.size() == 2);
@@ -63,16 +63,16 @@ TEST_SUITE("picture prompts") {
   TEST_CASE("metadata with prompts: only the answer is trained, equal answers count together") {
     const Folder folder(kAnswers);
     TextSettings settings;
-    CHECK(told(*folder.open(settings), 0) == "what?|red*3 blue*1 ");
-    CHECK(told(*folder.open(settings), 1) == "how many?|2*1 ");
+    CHECK(described(*folder.open(settings), 0) == "what?|red*3 blue*1 ");
+    CHECK(described(*folder.open(settings), 1) == "how many?|2*1 ");
     CHECK(folder.open()->read(0).ends == true);
     settings.prompt_template = "Question: {} Short answer:";
-    CHECK(told(*folder.open(settings), 1) == "Question: how many? Short answer:|2*1 ");
+    CHECK(described(*folder.open(settings), 1) == "Question: how many? Short answer:|2*1 ");
     settings.answers = AnswerSelection::common;
-    CHECK(told(*folder.open(settings), 0) == "Question: what? Short answer:|red*1 ");
+    CHECK(described(*folder.open(settings), 0) == "Question: what? Short answer:|red*1 ");
     settings.answers = AnswerSelection::all;
     CHECK(folder.open(settings)->size() == 5);
-    CHECK(told(*folder.open(settings), 3) == "Question: what? Short answer:|blue*1 ");
+    CHECK(described(*folder.open(settings), 3) == "Question: what? Short answer:|blue*1 ");
     settings.prompt_template = "a photo of";
     const std::string message = message_of([&] { folder.open(settings)->read(0); });
     check_parts(message, {"metadata.jsonl:1: ", "data.prompt_template", "put {} into it"});
@@ -82,12 +82,12 @@ TEST_SUITE("picture prompts") {
     TextSettings settings;
     settings.keys = {{"file_name", "image"}, {"prompt", "question"}, {"answer", "reply"}};
     const Folder folder(R"({"image": "1.jpg", "question": "q", "reply": [{"answer": "a", "weight": 2}, {"answer": "b"}]})");
-    CHECK(told(*folder.open(settings), 0) == "q|a*2 b*1 ");
+    CHECK(described(*folder.open(settings), 0) == "q|a*2 b*1 ");
     const TemporaryDirectory table;
     table.write("1.jpg", "x");
     table.write("metadata.csv", "file_name,prompt,answer,question_id\n1.jpg,q,yes,7\n");
     const auto dataset = open_dataset(table.path.string(), DatasetFormat::automatic);
-    CHECK(told(*dataset, 0) == "q|yes*1 ");
+    CHECK(described(*dataset, 0) == "q|yes*1 ");
     CHECK(dataset->read_prompt(0).id == "\"7\"");
     const auto refused = [](const std::string& record, const Texts& parts) {
       const Folder broken(record);
@@ -107,7 +107,7 @@ TEST_SUITE("picture prompts") {
     const Folder folder(R"({"file_name": "1.jpg", "text": ["a cat", "the cat"]})");
     TextSettings settings;
     settings.prompt_template = "a photo of";
-    CHECK(told(*folder.open(settings), 0) == "a photo of|a cat*1 ");
+    CHECK(described(*folder.open(settings), 0) == "a photo of|a cat*1 ");
     CHECK(folder.open(settings)->read(0).ends == std::nullopt);
     const PromptedSample prompt = prompt_of_sample(*folder.open(settings), 0, ByteTokenizer(), {.vocabulary = 256});
     CHECK(text_of(prompt.ids) == "\2" "a photo of");
@@ -152,8 +152,8 @@ TEST_SUITE("picture prompts") {
     for (const std::string& path : {questions, annotations}) {
       const auto dataset = open_dataset(path, DatasetFormat::automatic);
       REQUIRE(dataset->size() == 2);
-      CHECK(told(*dataset, 0) == "what?|a*1 ");
-      CHECK(told(*dataset, 1) == "why?|b*2 ");
+      CHECK(described(*dataset, 0) == "what?|a*1 ");
+      CHECK(described(*dataset, 1) == "why?|b*2 ");
       CHECK(dataset->read(1).picture->size() == 4);
       const auto prompts = prompts_of_dataset(*dataset, ByteTokenizer(), {.vocabulary = 256});
       REQUIRE(prompts.size() == 2);
@@ -170,11 +170,11 @@ TEST_SUITE("picture prompts") {
     const std::string list = directory.write("vqa_train.json", Json{
         {{"image", "train2014/COCO_train2014_000000000009.jpg"}, {"question", "what?"}, {"question_id", 5},
          {"answer", {"a", "b", "a"}}, {"dataset", "vqa"}}}.dump());
-    CHECK(told(*open_dataset(list, DatasetFormat::automatic), 0) == "what?|a*2 b*1 ");
+    CHECK(described(*open_dataset(list, DatasetFormat::automatic), 0) == "what?|a*2 b*1 ");
     CHECK(open_dataset(list, DatasetFormat::automatic)->unread_keys() == "dataset (1)");
     const std::string captions = directory.write("coco_karpathy_train.json", Json{
         {{"image", "train2014/COCO_train2014_000000000009.jpg"}, {"caption", "a cat"}, {"image_id", "coco_9"}}}.dump());
-    CHECK(told(*open_dataset(captions, DatasetFormat::automatic), 0) == "+a cat");
+    CHECK(described(*open_dataset(captions, DatasetFormat::automatic), 0) == "+a cat");
     CHECK(open_dataset(captions, DatasetFormat::automatic)->read_prompt(0).id == "\"coco_9\"");
   }
 

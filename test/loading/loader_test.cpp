@@ -226,12 +226,12 @@ TEST_SUITE("loader") {
         config.steps.max_epochs = 3;
         HostDevice device;
         const auto loader = make_loader(config, dataset, device, rank, 2);
-        const std::vector<TextShape> told = loader->first_text_shapes(31), some = loader->first_text_shapes(7);
-        REQUIRE(static_cast<int64_t>(told.size()) == loader->total_steps());
+        const std::vector<TextShape> reported = loader->first_text_shapes(31), some = loader->first_text_shapes(7);
+        REQUIRE(static_cast<int64_t>(reported.size()) == loader->total_steps());
         CHECK(some.size() == 2);             // three samples a step
-        CHECK(std::equal(some.begin(), some.end(), told.begin()));
+        CHECK(std::equal(some.begin(), some.end(), reported.begin()));
         std::set<int64_t> different;
-        for (const TextShape& shape : told) {
+        for (const TextShape& shape : reported) {
           const HostBatch* batch = loader->next();
           REQUIRE(batch);
           CHECK(batch->layout.text() == shape);
@@ -239,7 +239,7 @@ TEST_SUITE("loader") {
           loader->give_back(batch);
         }
         CHECK((different.size() > 1) == (text_padding != std::string("max")));
-        CHECK(loader->first_text_shapes(31) == told);
+        CHECK(loader->first_text_shapes(31) == reported);
       }
   }
 

@@ -195,11 +195,11 @@ TEST_SUITE("arena") {
     };
     const auto alone = planned({{"b", &large}}), both = planned({{"a", &small}, {"b", &large}});
     CHECK(both->transient_bytes() == alone->transient_bytes());
-    const std::vector<PlanEntry> expected = alone->peak_entries(), told = both->peak_entries();
-    REQUIRE(told.size() == expected.size());
-    for (size_t i = 0; i < told.size(); ++i) {
-      CHECK(told[i].name == expected[i].name);
-      CHECK(told[i].bytes == expected[i].bytes);
+    const std::vector<PlanEntry> expected = alone->peak_entries(), merged = both->peak_entries();
+    REQUIRE(merged.size() == expected.size());
+    for (size_t i = 0; i < merged.size(); ++i) {
+      CHECK(merged[i].name == expected[i].name);
+      CHECK(merged[i].bytes == expected[i].bytes);
     }
     const auto device = make_cpu_device(1);
     Arena arena(*device, *both);

@@ -51,18 +51,18 @@ Errors follow(double seconds, double rate, double period) {
   int64_t before = INT64_MIN;
   for (double begin = 0.01; begin < seconds; begin += 0.35) {
     for (; next < begin + 0.35 + 1.1; next += period) map.add(read_pair(next, rate, random));
-    int64_t told[8];
+    int64_t reported[8];
     for (int i = 0; i < 8; ++i) {          // spans, back to back
       const double moment = begin + 0.05 * i;
-      told[i] = map.at(device_time(moment, rate));
-      errors.rises = errors.rises && told[i] > before;
-      before = told[i];
+      reported[i] = map.at(device_time(moment, rate));
+      errors.rises = errors.rises && reported[i] > before;
+      before = reported[i];
       if (begin > 3)
-        errors.worst_ns = std::max(errors.worst_ns, std::abs(static_cast<double>(told[i] - host_time(moment))));
+        errors.worst_ns = std::max(errors.worst_ns, std::abs(static_cast<double>(reported[i] - host_time(moment))));
     }
-    before = told[7] - 1;                  // the next step begins at the same moment
+    before = reported[7] - 1;                  // the next step begins at the same moment
     errors.worst_duration =
-        std::max(errors.worst_duration, std::abs(static_cast<double>(told[6] - told[0]) / 0.3e9 - 1));
+        std::max(errors.worst_duration, std::abs(static_cast<double>(reported[6] - reported[0]) / 0.3e9 - 1));
   }
   return errors;
 }
@@ -98,10 +98,10 @@ TEST_CASE("one pair shifts, and reported times stay") {
   CHECK(map.at(1000) == kUnix);
   CHECK(map.at(5000) == kUnix + 4000);
   CHECK(map.at(0) == kUnix - 1000);
-  const int64_t told = map.at(10 * kSecond);
+  const int64_t reported = map.at(10 * kSecond);
   for (int i = 1; i < 100; ++i)
     map.add({10 * kSecond + i * kSecond / 10, kUnix + 10 * kSecond + 50'000 + i * kSecond / 10, 500});
-  CHECK(map.at(10 * kSecond) == told);     // though the pairs say now that it was 50 us later
+  CHECK(map.at(10 * kSecond) == reported);     // though the pairs say now that it was 50 us later
   CHECK(map.at(5 * kSecond) == kUnix + 5 * kSecond - 1000);
   // Pairs say 50 us later at 20 s. The first pair said 0 there at 0 s: the line is between.
   CHECK(std::abs(map.at(20 * kSecond) - (kUnix + 20 * kSecond + 50'000)) < 20'000);
@@ -120,10 +120,10 @@ TEST_CASE("a system clock that is set does not turn times back, and is followed"
       ClockPair pair = read_pair(moment, 6e-6, random);
       pair.host_ns += shift;
       map.add(pair);
-      const int64_t told = map.at(device_time(moment + 0.1, 6e-6));
-      CHECK(told > before);
-      before = told;
-      const double error = std::abs(static_cast<double>(told - host_time(moment + 0.1) - shift));
+      const int64_t reported = map.at(device_time(moment + 0.1, 6e-6));
+      CHECK(reported > before);
+      before = reported;
+      const double error = std::abs(static_cast<double>(reported - host_time(moment + 0.1) - shift));
       if (moment > 3 && moment < 59) worst_early = std::max(worst_early, error);
       if (moment > 75) worst_late = std::max(worst_late, error);   // 5 ms at 1 ms a second, and the last second
     }
@@ -182,10 +182,10 @@ TEST_CASE("the clock of the CPU device") {
   for (int i = 0; i < 1000; ++i) {
     const int64_t before = unix_ns();
     device->timestamp(&reading, device->compute_stream());
-    const int64_t after = unix_ns(), told = clock.at(reading);
-    CHECK(told >= last);
-    last = told;
-    best = std::min(best, std::abs(static_cast<double>(told - (before + after) / 2)));
+    const int64_t after = unix_ns(), reported = clock.at(reading);
+    CHECK(reported >= last);
+    last = reported;
+    best = std::min(best, std::abs(static_cast<double>(reported - (before + after) / 2)));
   }
   other.join();
   CHECK(best < 100'000);                   // the machine may be busy, but not at all 1000 readings
@@ -207,10 +207,10 @@ TEST_CASE("the clock of a GPU, for two seconds") {
     const int64_t before = unix_ns();
     device->timestamp(slot, device->compute_stream());
     device->synchronize(device->compute_stream());
-    const int64_t after = unix_ns(), told = clock.at(*slot);
-    CHECK(told > last);
-    last = told;
-    off.push_back(std::max(before - told, told - after));
+    const int64_t after = unix_ns(), reported = clock.at(*slot);
+    CHECK(reported > last);
+    last = reported;
+    off.push_back(std::max(before - reported, reported - after));
   }
   // Half of a reading's width, some 5 us, and what the rate is uncertain by within 100 ms; a busy machine widens some.
   std::sort(off.begin(), off.end());

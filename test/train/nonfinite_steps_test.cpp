@@ -48,11 +48,11 @@ TEST_SUITE("non-finite steps") {
       const Config config = config_of(what);
       NonFiniteSteps steps(config);
       StepResult bad = step(3, kNan, kNan);
-      std::string told;
-      const auto tell = [&] { told = steps.finished(bad); };
-      CHECK((message_of(tell) + told).find("in fp8") == std::string::npos);
+      std::string warning;
+      const auto finish = [&] { warning = steps.finished(bad); };
+      CHECK((message_of(finish) + warning).find("in fp8") == std::string::npos);
       bad.not_finite_in_fp8 = "x of model.layers.0.mlp.down_proj";
-      CHECK((message_of(tell) + told).find("; the first factor in fp8 that is not: x of model.layers.0.mlp.down_proj") != std::string::npos);
+      CHECK((message_of(finish) + warning).find("; the first factor in fp8 that is not: x of model.layers.0.mlp.down_proj") != std::string::npos);
     }
   }
 

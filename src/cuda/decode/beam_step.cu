@@ -54,12 +54,12 @@ __device__ __forceinline__ float reached_by(int wanted, float own, RowShared& sh
   uint64_t number = ranked(own, threadIdx.x);  // distinguishes equal numbers
   if (of_warps) number = warp_max(number);
   const int place = static_cast<int>(threadIdx.x) / (of_warps ? 32 : 1), n = of_warps ? kRowWarps : kRowThreads;
-  const bool tells = !of_warps || threadIdx.x % 32 == 0;
+  const bool writes = !of_warps || threadIdx.x % 32 == 0;
   __syncthreads();
-  if (tells) shared.bins[place] = number;
+  if (writes) shared.bins[place] = number;
   if (threadIdx.x == 0) shared.result[0] = ranked(-INFINITY, 0);
   __syncthreads();
-  if (tells && larger_ones(shared.bins, n, number) == wanted - 1) shared.result[0] = number;
+  if (writes && larger_ones(shared.bins, n, number) == wanted - 1) shared.result[0] = number;
   __syncthreads();
   return score_of_ranked(shared.result[0]);
 }
