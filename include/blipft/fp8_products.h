@@ -95,7 +95,7 @@ class Fp8Products {
   /// State of a factor's word: unused: empty; asked: amax() was called, the op that writes the tensor fills the word;
   /// known: it holds the magnitude of the tensor that was cast; of_several: it holds that of the first of several
   /// tensors.
-  enum class Word { unused, asked, known, of_several };
+  enum class Word { unused, requested, known, of_several };
   /// State of the quantized x for backward: not kept, kept, or already taken by backward.
   enum class Input { none, kept, moved };
   struct Matrix {

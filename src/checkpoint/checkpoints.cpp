@@ -80,9 +80,9 @@ int64_t checkpoint_bytes(const Units& units, const ParameterStore& store) {
 
 int64_t checkpoint_staging_bytes(const RunSettings& config, int64_t state_bytes, int64_t machine_ranks) {
   if (!writes_checkpoints(config)) return 0;
-  const double asked = config.checkpoint.host_gib * 1024 * 1024 * 1024;
+  const double requested = config.checkpoint.host_gib * 1024 * 1024 * 1024;
   const int64_t share = host_memory() / (4 * std::max<int64_t>(machine_ranks, 1));
-  return std::min(state_bytes, asked > 0 ? static_cast<int64_t>(asked) : share);
+  return std::min(state_bytes, requested > 0 ? static_cast<int64_t>(requested) : share);
 }
 
 std::string checkpoints_text(const RunSettings& config, const Units& units, const ParameterStore& store, int64_t ranks,
@@ -92,12 +92,12 @@ std::string checkpoints_text(const RunSettings& config, const Units& units, cons
   const int64_t staging = checkpoint_staging_bytes(config, mine, machine_ranks);
   const double pause =
       static_cast<double>(mine) / kLinkBandwidth + static_cast<double>(mine - staging) / kAssumedBandwidth;
-  const CheckpointSection& asked = config.checkpoint;
+  const CheckpointSection& requested = config.checkpoint;
   std::ostringstream text;
   text << "checkpoints of " << memory_text(all);
-  if (asked.every_steps > 0) text << ", every " << asked.every_steps << " steps";
-  if (asked.every_minutes > 0) text << ", every " << asked.every_minutes << " minutes";
-  text << ", the last " << asked.keep << " kept; a rank writes " << memory_text(mine) << " through " << memory_text(staging)
+  if (requested.every_steps > 0) text << ", every " << requested.every_steps << " steps";
+  if (requested.every_minutes > 0) text << ", every " << requested.every_minutes << " minutes";
+  text << ", the last " << requested.keep << " kept; a rank writes " << memory_text(mine) << " through " << memory_text(staging)
        << " of page-locked host memory; a step waits about " << std::fixed << std::setprecision(2) << pause
        << " s for one";
   if (staging < mine)
@@ -136,11 +136,11 @@ Checkpoints::Checkpoints(CheckpointParts parts)
 
 // Only rank 0 reads the clock, so that all ranks decide alike.
 bool Checkpoints::due(int64_t done, double step_seconds) {
-  const CheckpointSection& asked = parts_.config->checkpoint;
+  const CheckpointSection& requested = parts_.config->checkpoint;
   const double now = parts_.times->seconds();
   uint64_t mine = writing_step_ >= 0 && failure_.empty() && writer_.busy() ? uint64_t{kBusy} : 0;
   if (parts_.world->rank() == 0) {
-    if (asked.every_minutes > 0 && now / 60 - last_minutes_ >= asked.every_minutes) mine |= kMinutesOver;
+    if (requested.every_minutes > 0 && now / 60 - last_minutes_ >= requested.every_minutes) mine |= kMinutesOver;
     const double mine_bytes = static_cast<double>(total_bytes_ / parts_.world->size());
     const double write = last_write_seconds_ > 0 ? last_write_seconds_ : mine_bytes / kAssumedBandwidth;
     if (limit_seconds_ > 0 && now + 1.5 * write + 2 * step_seconds + 1 >= limit_seconds_) mine |= kTimeOver;
@@ -153,7 +153,7 @@ bool Checkpoints::due(int64_t done, double step_seconds) {
   else if (all & kSignalled) stop_reason_ = "SIGUSR1";
   else if (all & kInterrupted) stop_reason_ = "SIGINT";
   else if (all & kTimeOver) stop_reason_ = "checkpoint.time_limit";
-  const bool by_steps = asked.every_steps > 0 && done % asked.every_steps == 0;
+  const bool by_steps = requested.every_steps > 0 && done % requested.every_steps == 0;
   return by_steps || (all & kMinutesOver) || !stop_reason_.empty();
 }
 

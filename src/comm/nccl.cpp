@@ -68,8 +68,8 @@ class NcclComm : public Comm {
   int64_t device_bytes() const override { return device_bytes_; }
   std::string failure() const override {
     ncclResult_t result = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
-    if (asked != ncclSuccess) result = asked;
+    const ncclResult_t status = ncclCommGetAsyncError(comm_, &result);
+    if (status != ncclSuccess) result = status;
     if (result == ncclSuccess || result == ncclInProgress) return {};
     return concat("NCCL: ", ncclGetErrorString(result), ": ", ncclGetLastError(nullptr));
   }

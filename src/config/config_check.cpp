@@ -67,9 +67,9 @@ Config resolve_for_ranks(const Config& config, int64_t ranks) {
   const std::string given = concat("is ", total);
   refuse_if(config, total < ranks, "train.total_batch_size", given, ", less than the ", ranks,
             " ranks, so that some would have no sample; start at most ", counted(total, "rank"), ", or raise it");
-  const int64_t asked = steps.accumulate_grad_batches;
+  const int64_t requested = steps.accumulate_grad_batches;
   if (chooses_batch_size(config)) {
-    refuse_if(config, asked > share, "train.accumulate_grad_batches", "is ", asked, ", but of train.total_batch_size ", total,
+    refuse_if(config, requested > share, "train.accumulate_grad_batches", "is ", requested, ", but of train.total_batch_size ", total,
               " a rank has ", counted(share, "sample"), "; lower it, or remove it: train.batch_size is auto");
     return config;
   }
@@ -85,11 +85,11 @@ Config resolve_for_ranks(const Config& config, int64_t ranks) {
   const int64_t accumulate = (share + steps.batch_size - 1) / steps.batch_size;
   // More micro-batches than needed are allowed if train.batch_size is still their size: 13 samples can be 6 x 3, with
   // empty slots.
-  const bool fine = asked == accumulate || (asked > 0 && (share + asked - 1) / asked == steps.batch_size);
-  refuse_if(config, asked != 0 && !fine, "train.accumulate_grad_batches", "is ", asked,
+  const bool fine = requested == accumulate || (requested > 0 && (share + requested - 1) / requested == steps.batch_size);
+  refuse_if(config, requested != 0 && !fine, "train.accumulate_grad_batches", "is ", requested,
             ", but train.total_batch_size ", total, " on ", unit, " takes ", accumulate, "; remove one of them");
   Config resolved = config;
-  resolved.steps.accumulate_grad_batches = asked > 0 ? asked : accumulate;
+  resolved.steps.accumulate_grad_batches = requested > 0 ? requested : accumulate;
   return resolved;
 }
 

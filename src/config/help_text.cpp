@@ -100,11 +100,11 @@ std::string usage_line() {
   return text;
 }
 
-std::string help_text(const std::string& asked) {
-  const std::string section = asked.substr(0, asked.find('.'));  // train.lr is a key of train
+std::string help_text(const std::string& topic) {
+  const std::string section = topic.substr(0, topic.find('.'));  // train.lr is a key of train
   const std::vector<std::string>& sections = config_sections();
   const bool known = std::find(sections.begin(), sections.end(), section) != sections.end();
-  BLIPFT_USER_CHECK(section.empty() || known, "--help: found \"", brief(asked), "\", expected one of the sections ",
+  BLIPFT_USER_CHECK(section.empty() || known, "--help: found \"", brief(topic), "\", expected one of the sections ",
                     join_names(sections));
   if (known) return section_text(section).substr(1);
   std::string text = "blipft fine-tunes LLaMA and its relatives, T5, BLIP-2 and InstructBLIP, on one GPU or on many.\n\n" + usage_line() +

@@ -90,9 +90,9 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
   const char* const advice = "; where another column has it, say which: data.keys=";
   BLIPFT_USER_CHECK(name < columns.size(), file, ":1: no column \"", name_key, "\" in the header", advice,
                     "{file_name: COLUMN} (in quotes on a command line)");
-  const bool asks = column(name_of(settings, "prompt")) < columns.size() &&
+  const bool has_prompts = column(name_of(settings, "prompt")) < columns.size() &&
                     (settings.for_prompts || column(name_of(settings, "answer")) < columns.size());
-  BLIPFT_USER_CHECK(caption < columns.size() || asks || settings.for_prompts, file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
+  BLIPFT_USER_CHECK(caption < columns.size() || has_prompts || settings.for_prompts, file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
                     " in the header", advice, "{text: COLUMN} (in quotes on a command line)");
   std::vector<PictureEntry> entries;
   UnrenderedKeys unrendered(settings);

@@ -21,14 +21,14 @@ constexpr std::string_view hole = "{}";
 /// Returns the text before the answer or caption; may be empty.
 std::string prompt_in(const PictureText& text, const TextSettings& settings, const std::string& location) {
   const std::string& style = settings.prompt_template;
-  const bool asks = style.find(hole) != std::string::npos;
+  const bool has_prompts = style.find(hole) != std::string::npos;
   if (!text.prompt) {
-    BLIPFT_USER_CHECK(!asks, location, ": has a caption and no prompt, for which data.prompt_template has {} in it; give a ",
+    BLIPFT_USER_CHECK(!has_prompts, location, ": has a caption and no prompt, for which data.prompt_template has {} in it; give a ",
                       "text without {}, which stands before each caption, or none");
     return style;
   }
   if (style.empty()) return *text.prompt;
-  BLIPFT_USER_CHECK(asks, location, ": has a prompt, for which data.prompt_template has no place: put {} into it");
+  BLIPFT_USER_CHECK(has_prompts, location, ": has a prompt, for which data.prompt_template has no place: put {} into it");
   std::string out;
   size_t at = 0;
   for (size_t found; (found = style.find(hole, at)) != std::string::npos; at = found + hole.size())

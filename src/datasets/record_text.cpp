@@ -337,8 +337,8 @@ std::string UnreadKeys::text() const {
 
 void UnrenderedKeys::look_at(const nlohmann::json& record, const std::string& location) {
   ++records_;
-  const bool asks = record.is_object() && (record.contains(name_of(settings_, "prompt")) || record.contains("question"));
-  const std::string key = asks ? first_filled(record, {"history", "system", "system_prompt"}, settings_) : "";
+  const bool has_prompts = record.is_object() && (record.contains(name_of(settings_, "prompt")) || record.contains("question"));
+  const std::string key = has_prompts ? first_filled(record, {"history", "system", "system_prompt"}, settings_) : "";
   if (key.empty()) return;
   if (found_++ == 0) first_key_ = key, first_location_ = location;
 }

@@ -136,12 +136,12 @@ bool is_vqa(const std::string& path) {
 }
 
 PictureList read_vqa(const std::string& path, const TextSettings& settings) {
-  const bool asks = vqa_list(path, "questions").has_value();
-  const std::string questions = asks ? path : companion(path, "questions");
-  const std::string annotations = asks ? companion(path, "annotations") : path;
+  const bool has_prompts = vqa_list(path, "questions").has_value();
+  const std::string questions = has_prompts ? path : companion(path, "questions");
+  const std::string annotations = has_prompts ? companion(path, "annotations") : path;
   BLIPFT_USER_CHECK(!questions.empty() && (!annotations.empty() || settings.for_prompts), path, ": VQA has two files, and "
-                    "the ", asks ? "annotations" : "questions", " are not beside this one; expected ",
-                    asks ? "v2_mscoco_..._annotations.json" : "v2_OpenEnded_mscoco_..._questions.json",
+                    "the ", has_prompts ? "annotations" : "questions", " are not beside this one; expected ",
+                    has_prompts ? "v2_mscoco_..._annotations.json" : "v2_OpenEnded_mscoco_..._questions.json",
                     " in its folder; copy it there");
   std::string location;
   UnreadKeys unread;

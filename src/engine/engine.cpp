@@ -49,11 +49,11 @@ void expose_memory(const ParallelSection& parallel, CommGroups& groups, const Ar
   groups.expose(arena.peer_block(), gathers, parallel.direct_reductions);
 }
 
-Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& asked)
+Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& requested)
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
       policy(make_storage_policy(parts.settings)), store(store_context(parts, *policy, strategy_kind)),
-      sharded(with_prefetch(asked, parts, store)), fp8(make_fp8(parts, store)), parts_(parts) {
+      sharded(with_prefetch(requested, parts, store)), fp8(make_fp8(parts, store)), parts_(parts) {
   const StrategyContext context{.device = parts.device, .ops = parts.ops, .groups = parts.groups, .arena = parts.arena,
                                 .store = &store, .units = parts.model->units(),
                                 .observer = observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};

@@ -98,8 +98,8 @@ int64_t cores_of_a_rank(const World& world) {
 int64_t threads_of_a_rank(const EngineSettings& config, const World& world) {
   if (config.parallel.threads > 0) return config.parallel.threads;
   const char* const text = std::getenv("OMP_NUM_THREADS");
-  const int64_t asked = text ? std::atoll(text) : 0;
-  return asked > 0 && asked <= std::numeric_limits<int>::max() ? asked : cores_of_a_rank(world);
+  const int64_t requested = text ? std::atoll(text) : 0;
+  return requested > 0 && requested <= std::numeric_limits<int>::max() ? requested : cores_of_a_rank(world);
 }
 
 std::unique_ptr<Device> make_device(const EngineSettings& config, const World& world) {
@@ -137,15 +137,15 @@ int64_t ranks_of_each_machine(const World& world) {
 }
 
 int64_t shard_group_size(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {
-  const std::string& asked = config.parallel.shard_ranks.text;
+  const std::string& requested = config.parallel.shard_ranks.text;
   const std::string location = location_of(config, "parallel.shard_ranks") + ": parallel.shard_ranks: ";
   // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
   if (offloads(config, OffloadedData::parameters) && config.parallel.strategy != StrategyKind::fsdp) return 1;
-  if (asked == "all") return ranks;
-  const bool node = asked == "node";
+  if (requested == "all") return ranks;
+  const bool node = requested == "node";
   BLIPFT_USER_CHECK(!node || node_ranks > 0, location, "is node, but not every machine has the same number of ranks; ",
                     "start as many on each, or give a number of ranks");
-  const int64_t size = node ? node_ranks : std::stoll(asked);
+  const int64_t size = node ? node_ranks : std::stoll(requested);
   if (ranks % size == 0) return size;
   int64_t below = std::min(size, ranks), above = size;
   while (ranks % below != 0) --below;

@@ -92,16 +92,16 @@ std::string checkpoint_in(const std::string& folder) {
 
 }  // namespace
 
-void export_model(const std::string& asked, const std::vector<std::string>& overrides, const World& world) {
+void export_model(const std::string& requested, const std::vector<std::string>& overrides, const World& world) {
   BLIPFT_USER_CHECK(world.size() == 1, "--export runs on one rank, but there are ", world.size(),
                     "; start it without mpirun");
   BLIPFT_USER_CHECK(std::any_of(overrides.begin(), overrides.end(),
                                 [](const std::string& text) { return text.rfind("output.path=", 0) == 0; }),
-                    "--export ", asked, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
+                    "--export ", requested, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
   LaunchWatch::together();
-  const std::string folder = checkpoint_in(asked);
+  const std::string folder = checkpoint_in(requested);
   const io::StateIndex index = io::read_index(folder);
-  if (folder != asked) std::printf("checkpoint %s, after %lld steps\n", folder.c_str(), static_cast<long long>(index.step));
+  if (folder != requested) std::printf("checkpoint %s, after %lld steps\n", folder.c_str(), static_cast<long long>(index.step));
   const Config config = export_config(index, folder, overrides);
   const OutputFolder output(config, world);
   const std::vector<std::string> targets = output_names(config).saved;

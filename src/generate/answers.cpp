@@ -234,12 +234,12 @@ class AnswerRun {
 
 }  // namespace
 
-void answer_prompts(const Config& asked, const AnswerRequest& request, const World& world) {
+void answer_prompts(const Config& requested, const AnswerRequest& request, const World& world) {
   GenerationSource source;
   bool choices = false;
   world.run_agreeing_on_errors([&] {
-    source = generation_source(asked);
-    choices = request.evaluate && asks_for_choices(source.config);
+    source = generation_source(requested);
+    choices = request.evaluate && uses_choices(source.config);
   });
   if (world.rank() == 0) print_notes(source.config);
   if (!choices && request.at_terminal()) {

@@ -12,6 +12,6 @@ struct AnswerRequest : TerminalRequest {
 };
 
 /// Generates and prints or saves the texts. Called by all ranks. Throws UserError.
-void answer_prompts(const Config& asked, const AnswerRequest& request, const World& world);
+void answer_prompts(const Config& requested, const AnswerRequest& request, const World& world);
 
 }  // namespace blipft

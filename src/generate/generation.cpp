@@ -33,9 +33,9 @@ void check_same_source(const WeightSource& source, const World& world) {
 
 }  // namespace
 
-Generation::Generation(const GenerationSource& asked, const World& world) : world_(world) {
+Generation::Generation(const GenerationSource& requested, const World& world) : world_(world) {
   world_.run_agreeing_on_errors([&] {
-    model_ = std::make_unique<GenerationModel>(asked);
+    model_ = std::make_unique<GenerationModel>(requested);
     if (inputs().has_picture()) pixel_statistics_ = ImageProcessor::from_directory(config().model.path).statistics;
     check_device(config(), world_);
   });
@@ -43,7 +43,7 @@ Generation::Generation(const GenerationSource& asked, const World& world) : worl
   check_same_source(source, world_);
   const std::string of_base = source.missing.empty() ? "" : concat(source.missing, ": these are the weights of ", config().model.path,
                                                                    " as they are (generate.weights=base asks for them)");
-  for (const std::string& warning : {unused_sampling(asked.config, settings()), of_base})
+  for (const std::string& warning : {unused_sampling(requested.config, settings()), of_base})
     if (world_.rank() == 0 && !warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
   world_.run_agreeing_on_errors([&] {
     device_ = make_device(config(), world_);
@@ -112,8 +112,8 @@ void Generation::load_weights() {
   if (!model_->source.checkpoint.empty()) load_trained_weights(context, model_->source.checkpoint);
 }
 
-void Generation::run(const GeneratorCalls& asked) {
-  GeneratorCalls calls = asked;
+void Generation::run(const GeneratorCalls& requested) {
+  GeneratorCalls calls = requested;
   if (plan_.strategy == StrategyKind::fsdp) calls.any = [this](bool mine) { return any(mine); };
   calls.round = [this] { begin_round(Activity::Phase::generation); };
   Generator generator(*engine_->decoder, settings().returned, device_->kind() != DeviceKind::cuda);

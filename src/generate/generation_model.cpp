@@ -31,8 +31,8 @@ std::unique_ptr<Model> model_of(const WeightSource& source) {
 
 }  // namespace
 
-GenerationModel::GenerationModel(const GenerationSource& asked, bool planned)
-    : source(asked.weights), model(model_of(source)), inputs(model->inputs()) {
+GenerationModel::GenerationModel(const GenerationSource& requested, bool planned)
+    : source(requested.weights), model(model_of(source)), inputs(model->inputs()) {
   const std::string& folder = config().model.path;
   BLIPFT_USER_CHECK(!model->cache_widths().empty(), folder, ": ", model->description(), " generates no text");
   check_adapters({config().model, config().adapter, config()}, model->units());
@@ -40,8 +40,8 @@ GenerationModel::GenerationModel(const GenerationSource& asked, bool planned)
     tokenizer = load_model_tokenizer(folder);
     instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);
   }
-  settings = generate_settings(asked.config, folder, tokenizer.get(), inputs);
-  settings.ignore_before = asked.config.evaluate.ignore_before;
+  settings = generate_settings(requested.config, folder, tokenizer.get(), inputs);
+  settings.ignore_before = requested.config.evaluate.ignore_before;
 }
 
 }  // namespace blipft

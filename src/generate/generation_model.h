@@ -14,7 +14,7 @@ namespace blipft {
 struct GenerationModel {
   /// Throws UserError if the model does not generate text, or if one of its files is missing or wrong. `planned`: only
   /// a plan is made, and the tokenizer may be missing.
-  explicit GenerationModel(const GenerationSource& asked, bool planned = false);
+  explicit GenerationModel(const GenerationSource& requested, bool planned = false);
 
   WeightSource source;
   const Config& config() const { return source.config; }  ///< of the weights that generate

@@ -71,7 +71,7 @@ class PlannedGeneration {
   void read_prompts(const Config& config, bool scored) {
     const PromptSource source = prompt_source(config, scored);
     const bool there = model_.tokenizer && dataset_exists(source.path);
-    if (there && scored && asks_for_choices(config)) {
+    if (there && scored && uses_choices(config)) {
       const ChoiceSet set(config, model_);
       work_ = set.work(ranks_);
       std::printf("%zu questions of %s, the longest text of %lld tokens\n", set.questions().size(), set.from().c_str(),

@@ -60,10 +60,10 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
                     "a step of train.batch_size ", settings.batch_size, " x train.accumulate_grad_batches ",
                     settings.micro_batches, " x ", settings.world, " ranks has more samples than can be counted; ",
                     "lower these");
-  const int64_t asked = settings.step_samples, micro_batches = settings.micro_batches * settings.world;
-  BLIPFT_CHECK(asked >= 0 && (asked + micro_batches - 1) / micro_batches <= settings.batch_size, asked,
+  const int64_t requested = settings.step_samples, micro_batches = settings.micro_batches * settings.world;
+  BLIPFT_CHECK(requested >= 0 && (requested + micro_batches - 1) / micro_batches <= settings.batch_size, requested,
                " samples do not fit into ", micro_batches, " micro-batches of ", settings.batch_size);
-  step_samples_ = asked > 0 ? asked : global_batch;
+  step_samples_ = requested > 0 ? requested : global_batch;
   const int64_t all = samples_ / step_samples_;
   BLIPFT_USER_CHECK(all > 0, settings.location, settings.location.empty() ? "" : ": ", "an epoch has ",
                     counted(samples_, "sample"), settings.origin, ", but one step takes ", step_samples_, " (train.batch_size ",

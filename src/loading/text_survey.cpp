@@ -88,10 +88,10 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
 }
 
 SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
-                         const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key) {
+                         const ModelInputs& inputs, int64_t threads, int64_t requested, const char* key) {
   const int64_t size = dataset->size();
   const std::string& path = key == std::string("data.val_path") ? loading.data.val_path : loading.data.path;
-  const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = loading.data.max_text_tokens,
+  const TextSurvey::Settings settings{.samples = requested, .max_text_tokens = loading.data.max_text_tokens,
                                       .vocabulary = inputs.text.vocabulary, .threads = threads,
                                       .skip_bad = loading.data.on_bad_sample == FaultAction::skip,
                                       .decoder_start = inputs.decoder_start};
@@ -102,7 +102,7 @@ SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const D
                     survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front(),
                     survey->bad() > 0 ? concat("; ", survey->bad(), " cannot be read: ", survey->bad_texts().front())
                                       : "");
-  SampleSet set{std::move(dataset), asked > size ? asked : 0, survey};
+  SampleSet set{std::move(dataset), requested > size ? requested : 0, survey};
   const bool all = static_cast<int64_t>(survey->samples().size()) == size;
   if (!all) set.dataset = std::make_shared<DatasetSubset>(set.dataset, survey->samples());
   return set;

@@ -78,11 +78,11 @@ class TextSurvey {
   std::vector<std::string> left_out_names_, bad_texts_;
 };
 
-/// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first `asked` (0:
+/// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first `requested` (0:
 /// all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from, when none
 /// has.
 SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
-                         const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key = "data.path");
+                         const ModelInputs& inputs, int64_t threads, int64_t requested, const char* key = "data.path");
 /// Describes the survey: the numbers of texts, of texts cut and of texts left out, and the names of the first of these.
 std::string survey_text(const LoadingSettings& loading, const TextSurvey& survey);
 

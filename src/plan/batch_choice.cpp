@@ -83,20 +83,20 @@ std::string ChosenSettings::description() const {
                 background_text(*this));
 }
 
-Config before_choice(const Config& asked, int64_t ranks) {
-  const int64_t given = asked.steps.accumulate_grad_batches;
-  return with_micro_batches(asked, ranks, given > 0 ? given : share_of_a_step(asked, ranks));
+Config before_choice(const Config& requested, int64_t ranks) {
+  const int64_t given = requested.steps.accumulate_grad_batches;
+  return with_micro_batches(requested, ranks, given > 0 ? given : share_of_a_step(requested, ranks));
 }
 
-bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings) {
-  const auto given = [&](const char* key) { return asked.locations.count(key) > 0; };
+bool may_have(const Config& requested, int64_t ranks, const ChosenSettings& settings) {
+  const auto given = [&](const char* key) { return requested.locations.count(key) > 0; };
   if (settings.batch_size == 0) return false;
-  const Config like = with_micro_batches(asked, ranks, std::max<int64_t>(1, settings.micro_batches));
-  const ParallelSection& parallel = asked.parallel;
+  const Config like = with_micro_batches(requested, ranks, std::max<int64_t>(1, settings.micro_batches));
+  const ParallelSection& parallel = requested.parallel;
   return like.steps.batch_size <= settings.batch_size && settings.batch_size <= kMaxSamplesAtOnce &&
-         settings.micro_batches <= share_of_a_step(asked, ranks) &&
-         (asked.steps.accumulate_grad_batches == 0 || asked.steps.accumulate_grad_batches == settings.micro_batches) &&
-         (!given("train.act_ckpt") || asked.train.act_ckpt == settings.act_ckpt) &&
+         settings.micro_batches <= share_of_a_step(requested, ranks) &&
+         (requested.steps.accumulate_grad_batches == 0 || requested.steps.accumulate_grad_batches == settings.micro_batches) &&
+         (!given("train.act_ckpt") || requested.train.act_ckpt == settings.act_ckpt) &&
          (parallel.reshard == ReshardPolicy::automatic || parallel.reshard == settings.reshard) &&
          (settings.reshard == ReshardPolicy::automatic || cuts_parameters(parallel.strategy)) &&
          (!given("parallel.offload") || parallel.offload == settings.offload);
@@ -119,10 +119,10 @@ std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, cons
   return text;
 }
 
-std::string faster_text(const FitSearch& search, const Config& asked, const FitRow& chosen, int64_t ranks, int64_t host_bytes) {
+std::string faster_text(const FitSearch& search, const Config& requested, const FitRow& chosen, int64_t ranks, int64_t host_bytes) {
   const std::optional<FitRow> faster = search.with_open_act_ckpt(chosen, ranks, host_bytes);
   if (!faster) return "";
-  return concat("; without train.act_ckpt in ", location_of(asked, "train.act_ckpt"), ": ",
+  return concat("; without train.act_ckpt in ", location_of(requested, "train.act_ckpt"), ": ",
                 short_text(ChosenSettings::of(faster->config)), ", ", seconds_text(faster->time.total()));
 }
 
@@ -134,12 +134,12 @@ size_t BatchChoice::open() const {
   return count > 1 ? count : 0;
 }
 
-BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t ranks, int64_t gpu_bytes,
+BatchChoice choose_batch(const FitSearch& search, const Config& requested, int64_t ranks, int64_t gpu_bytes,
                          int64_t host_bytes, const KeptChoice& earlier, size_t most) {
   const ChosenSettings& kept = earlier.settings;
   std::string before;
-  if (kept.batch_size > 0 && may_have(asked, ranks, kept)) {
-    Config config = asked;
+  if (kept.batch_size > 0 && may_have(requested, ranks, kept)) {
+    Config config = requested;
     kept.apply(config);
     const FitRow row = search.row_of(config, ranks);
     const std::string memory = memory_text(row.device_bytes);
@@ -157,13 +157,13 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
     const std::string least = found.nearest ? concat(", which take ", memory_text(found.nearest->device_bytes), " with ",
                                                      ChosenSettings::of(found.nearest->config).description())
                                             : "";
-    throw UserError(concat(location_of(asked, "train.total_batch_size"), ": train.batch_size: is auto, and no settings that the ",
+    throw UserError(concat(location_of(requested, "train.total_batch_size"), ": train.batch_size: is auto, and no settings that the ",
                            "run file leaves open fit the ", memory_text(gpu_bytes), " that each rank has", least,
-                           "; free memory there, or see what ./blipft --plan --fit ", asked.file,
+                           "; free memory there, or see what ./blipft --plan --fit ", requested.file,
                            " proposes: adapters, more ranks"));
   }
   const std::string anew = before.empty() ? "" : "; chosen anew" + before;
-  const std::string faster = faster_text(search, asked, found.rows.front(), ranks, host_bytes);
+  const std::string faster = faster_text(search, requested, found.rows.front(), ranks, host_bytes);
   return {found.rows.front().config, choice_text(found.rows, gpu_bytes) + faster + anew, found.rows, anew};
 }
 

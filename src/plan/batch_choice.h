@@ -26,13 +26,13 @@ struct ChosenSettings {
   bool operator==(const ChosenSettings&) const = default;
 };
 
-/// Returns `asked`, whose train.batch_size is auto, with a preliminary batch size, so that the data can be opened
-/// before the choice. It has the micro-batches that `asked` sets, or micro-batches of one sample each if `asked` sets
+/// Returns `requested`, whose train.batch_size is auto, with a preliminary batch size, so that the data can be opened
+/// before the choice. It has the micro-batches that `requested` sets, or micro-batches of one sample each if `requested` sets
 /// none.
-Config before_choice(const Config& asked, int64_t ranks);
+Config before_choice(const Config& requested, int64_t ranks);
 
-/// Returns true if `settings` agree with all keys that `asked` sets and have slots for all samples of a step.
-bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings);
+/// Returns true if `settings` agree with all keys that `requested` sets and have slots for all samples of a step.
+bool may_have(const Config& requested, int64_t ranks, const ChosenSettings& settings);
 
 struct BatchChoice {
   Config config;                           ///< resolved
@@ -58,7 +58,7 @@ struct KeptChoice {
 /// Chooses settings by estimates for ranks that each have `gpu_bytes` and `host_bytes` left. `kept`: the choice of an
 /// earlier part of the run, if any; it stays if it fits. `most`: maximum number of rows. Throws UserError if nothing
 /// fits.
-BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t ranks, int64_t gpu_bytes,
+BatchChoice choose_batch(const FitSearch& search, const Config& requested, int64_t ranks, int64_t gpu_bytes,
                          int64_t host_bytes, const KeptChoice& kept, size_t most = 2);
 
 /// Returns the reason of a choice on CPUs. The text omits the estimated seconds and bytes, which choose and order the
@@ -75,7 +75,7 @@ std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, cons
 
 /// "; without train.act_ckpt in run.yaml:12: 64 x 1, act_ckpt full, offload [activations], 0.342 s": the faster choice
 /// that train.act_ckpt in the run file prevents. "" if `chosen` uses no host memory or the difference is small.
-std::string faster_text(const FitSearch& search, const Config& asked, const FitRow& chosen, int64_t ranks, int64_t host_bytes);
+std::string faster_text(const FitSearch& search, const Config& requested, const FitRow& chosen, int64_t ranks, int64_t host_bytes);
 
 /// The shortened step that is timed for a candidate.
 struct TimedStep {

@@ -187,8 +187,8 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
   PlannedRun run{.config = config, .model = model, .ranks = ranks, .text_shapes = std::move(text_shapes),
                  .policy = policy, .evaluation = evaluation, .gpu = device_bytes > 0};
   if (config.train.fp8_keep_weights == Fp8Retention::all) run.fp8_kept_bytes = std::numeric_limits<int64_t>::max();
-  const bool asked = config.train.matmul == MatmulType::fp8 && config.train.fp8_keep_inputs == Fp8Retention::automatic && device_bytes > 0;
-  run.fp8_keep_inputs = config.train.fp8_keep_inputs == Fp8Retention::all || (asked && inputs_cost_nothing(run));
+  const bool requested = config.train.matmul == MatmulType::fp8 && config.train.fp8_keep_inputs == Fp8Retention::automatic && device_bytes > 0;
+  run.fp8_keep_inputs = config.train.fp8_keep_inputs == Fp8Retention::all || (requested && inputs_cost_nothing(run));
   MemoryPlan plan = chosen_plan(run, device_bytes);
   if (config.train.matmul != MatmulType::fp8 || device_bytes == 0) return plan;
   const auto room = [&](const MemoryPlan& of) {
@@ -199,7 +199,7 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
     run.fp8_kept_bytes = room(plan);
     plan = chosen_plan(run, device_bytes);
   }
-  if (!asked || run.fp8_keep_inputs || room(plan) <= 0 || !keeps_all_weights(plan)) return plan;
+  if (!requested || run.fp8_keep_inputs || room(plan) <= 0 || !keeps_all_weights(plan)) return plan;
   run.fp8_keep_inputs = true;
   if (peak_live_bytes(run) > device_bytes) return plan;
   MemoryPlan other = chosen_plan(run, device_bytes);

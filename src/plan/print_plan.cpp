@@ -43,9 +43,9 @@ std::string parameter_groups_text(const Model& model) {
 
 }  // namespace
 
-bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
-  const GroupSizes world = planned_groups(asked, ranks, node_ranks);
-  Config config = resolve_for_ranks(asked, world.all());
+bool print_plan(const Config& requested, int64_t ranks, int64_t node_ranks, double gpu_gib) {
+  const GroupSizes world = planned_groups(requested, ranks, node_ranks);
+  Config config = resolve_for_ranks(requested, world.all());
   const bool chooses = chooses_batch_size(config);
   if (chooses) config = before_choice(config, world.all());
   check_resume_folder(config);
@@ -60,7 +60,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   check_adapters({config.model, config.adapter, config}, model_of_file->units());
   facts.texts = std::make_shared<const PlannedTexts>(config, model_of_file->inputs(), world.all());
   const PlannedTexts& texts = *facts.texts;
-  if (chooses) config = print_choice(FitSearch(asked, node_ranks, gpu, texts, *facts.model, planned.rates), world.all(), gpu);
+  if (chooses) config = print_choice(FitSearch(requested, node_ranks, gpu, texts, *facts.model, planned.rates), world.all(), gpu);
   const auto shapes_of = [&](const Config& other) { return texts.shapes(other, world.all()); };
   facts.shapes = shapes_of(config);
   const TrainingPlan run = plan_training(config, facts);

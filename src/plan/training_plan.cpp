@@ -7,9 +7,9 @@ namespace blipft {
 
 namespace {
 
-void choose(TrainingPlan& plan, const Config& asked, const TrainingFacts& facts) {
-  const FitSearch search(asked, facts.node_ranks, facts.left.device, *facts.texts, *facts.model, rates_of(facts.device));
-  plan.choice = choose_batch(search, asked, facts.ranks, facts.left.device, facts.left.host, facts.kept,
+void choose(TrainingPlan& plan, const Config& requested, const TrainingFacts& facts) {
+  const FitSearch search(requested, facts.node_ranks, facts.left.device, *facts.texts, *facts.model, rates_of(facts.device));
+  plan.choice = choose_batch(search, requested, facts.ranks, facts.left.device, facts.left.host, facts.kept,
                              facts.times_steps ? ChoiceTiming::kMax : 2);
   if (!facts.times_steps) plan.choice.reason = choice_text_of_cpus(plan.choice, facts.left.device);
   else
@@ -18,14 +18,14 @@ void choose(TrainingPlan& plan, const Config& asked, const TrainingFacts& facts)
 
 }  // namespace
 
-TrainingPlan plan_training(const Config& asked, const TrainingFacts& facts, const TimedChoice* timed) {
-  TrainingPlan plan{.config = asked};
+TrainingPlan plan_training(const Config& requested, const TrainingFacts& facts, const TimedChoice* timed) {
+  TrainingPlan plan{.config = requested};
   std::vector<TextShape> shapes = facts.shapes;
-  if (chooses_batch_size(asked)) {
+  if (chooses_batch_size(requested)) {
     if (timed) plan.choice = decided(timed->choice, timed->times, facts.left.device);
-    else choose(plan, asked, facts);
+    else choose(plan, requested, facts);
     if (!plan.decided()) return plan;
-    plan.config = before_choice(asked, facts.ranks);
+    plan.config = before_choice(requested, facts.ranks);
     ChosenSettings::of(plan.choice.config).apply(plan.config);
     shapes = facts.texts->shapes(plan.config, facts.ranks);
   }

@@ -51,9 +51,9 @@ struct TimedChoice {
   std::vector<CandidateTime> times;
 };
 
-/// Plans a run of `asked`, which is resolved for the ranks; train.batch_size may be auto. Reads no clock, file or
+/// Plans a run of `requested`, which is resolved for the ranks; train.batch_size may be auto. Reads no clock, file or
 /// device. If candidates must be timed, returns only them; the caller calls again with `timed`. Throws UserError if
 /// nothing fits.
-TrainingPlan plan_training(const Config& asked, const TrainingFacts& facts, const TimedChoice* timed = nullptr);
+TrainingPlan plan_training(const Config& requested, const TrainingFacts& facts, const TimedChoice* timed = nullptr);
 
 }  // namespace blipft

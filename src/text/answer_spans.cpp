@@ -278,9 +278,9 @@ class Answers {
     const size_t begin = mark_begin(rest, std::min(t, said - from));
     std::string_view between = jinja::stripped(rest.substr(begin, said - from - begin), true, false);
     // The model does not repeat the end of the prompt.
-    const std::string_view asked = without_blanks(prompt.text);
+    const std::string_view requested = without_blanks(prompt.text);
     size_t repeated = between.size();
-    while (!asked.ends_with(between.substr(0, repeated))) --repeated;
+    while (!requested.ends_with(between.substr(0, repeated))) --repeated;
     between.remove_prefix(repeated);
     if (without_blanks(between).empty()) return said;
     if (without_blanks(rest.substr(0, t)).empty() || std::isalnum(static_cast<unsigned char>(between.front())))
@@ -321,9 +321,9 @@ class Answers {
     const size_t eos = eos_.empty() ? nowhere : out.find(eos_);
     if (eos != nowhere) return out.substr(0, eos + eos_.size());
     // Some templates write the next prompt although it was not requested.
-    const std::string_view asked = jinja::stripped(prompt.text, false, true);
+    const std::string_view requested = jinja::stripped(prompt.text, false, true);
     const size_t common = static_cast<size_t>(
-        std::mismatch(out.rbegin(), out.rend(), asked.rbegin(), asked.rend()).first - out.rbegin());
+        std::mismatch(out.rbegin(), out.rend(), requested.rbegin(), requested.rend()).first - out.rbegin());
     const std::string_view next = out.substr(std::min(out.find('<', out.size() - common), out.size()));
     out.remove_suffix(next.size() - end_mark(next));
     return out;

@@ -85,7 +85,7 @@ std::optional<ClockPair> ClockReader::read(int64_t patience_ns) {
     std::atomic_ref<int64_t>(*slot_).store(0, std::memory_order_release);
     requested_ = true;
     const int64_t before = unix_ns();
-    ask_();
+    start_reading_();
     int64_t device = 0, after = before;
     do {
       device = answer();

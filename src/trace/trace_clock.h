@@ -52,9 +52,9 @@ class ClockMap {
 /// Reads the device clock between two readings of the host clock.
 class ClockReader {
  public:
-  /// `ask` makes the device store its clock into *slot (host memory; the value is never 0) soon, and does not wait for
+  /// `start_reading` makes the device store its clock into *slot (host memory; the value is never 0) soon, and does not wait for
   /// it.
-  ClockReader(int64_t* slot, std::function<void()> ask) : slot_(slot), ask_(std::move(ask)) {}
+  ClockReader(int64_t* slot, std::function<void()> start_reading) : slot_(slot), start_reading_(std::move(start_reading)) {}
   /// Returns the best pair of several tries, or none without an answer within `patience_ns`. A late answer is ignored.
   std::optional<ClockPair> read(int64_t patience_ns);
   /// Returns true if the device may still write into the slot.
@@ -63,7 +63,7 @@ class ClockReader {
  private:
   int64_t answer() const;
   int64_t* slot_;
-  std::function<void()> ask_;
+  std::function<void()> start_reading_;
   bool requested_ = false;
   int64_t way_back_ns_ = INT64_MAX;        // time from a reading until the host sees it: the smallest error so far
 };

@@ -22,8 +22,8 @@ Validation::Validation(TrainingResources& resources, RunFaults& faults, Training
 }
 
 int64_t Validation::interval() const {
-  const int64_t asked = r_.config().train.val_check_interval;
-  return asked > 0 ? asked : r_.loaders.training->steps_per_epoch();
+  const int64_t requested = r_.config().train.val_check_interval;
+  return requested > 0 ? requested : r_.loaders.training->steps_per_epoch();
 }
 
 bool Validation::due(int64_t step) const {

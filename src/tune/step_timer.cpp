@@ -81,8 +81,8 @@ class RandomBatch {
 // All objects that a rank needs to run steps. They are released in reverse order.
 class StepTimer {
  public:
-  StepTimer(const StepTimerParts& parts, const Config& asked, const TimedStep& step)
-      : parts_(parts), config_(bare(asked, step)), text_(step.text) {}
+  StepTimer(const StepTimerParts& parts, const Config& requested, const TimedStep& step)
+      : parts_(parts), config_(bare(requested, step)), text_(step.text) {}
   // Reserves the memory of this rank; not collective. Throws if there is not enough memory.
   void take_memory() {
     Device& device = *parts_.device;
@@ -179,10 +179,10 @@ ChoiceTiming::Clock clock_of(const StepTimerParts& parts) {
   return [&parts, start = parts.now()] { return parts.world->max(parts.now() - start); };
 }
 
-CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const TimedStep& step, const TimingAllowance& allowance) {
+CandidateTime time_step(const StepTimerParts& parts, const Config& requested, const TimedStep& step, const TimingAllowance& allowance) {
   const World& world = *parts.world;
   const auto passed = clock_of(parts);
-  auto timer = std::make_unique<StepTimer>(parts, asked, step);
+  auto timer = std::make_unique<StepTimer>(parts, requested, step);
   if (const std::string why = failure_of(world, [&] { timer->take_memory(); }); !why.empty()) return failed(why);
   try {
     timer->connect();
@@ -200,13 +200,13 @@ CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const 
 
 }  // namespace
 
-std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps) {
+std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& requested, const std::vector<TimedStep>& steps) {
   const auto passed = clock_of(parts);
   // Nothing can be compared if the steps of two candidates do not fit into the allowed time.
   if (steps.size() > 1 && kFewestSteps * (steps[0].estimate + steps[1].estimate) > ChoiceTiming::kSeconds)
     return std::vector<CandidateTime>(steps.size(), {0, "steps take too long"});
   return ChoiceTiming::run(
-      steps.size(), passed, [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, asked, steps[i], allowance); });
+      steps.size(), passed, [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, requested, steps[i], allowance); });
 }
 
 }  // namespace blipft

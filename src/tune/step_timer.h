@@ -35,6 +35,6 @@ struct StepTimerParts {
 /// Times candidates by the rules of ChoiceTiming. Called by all ranks with the same, which get the same times. A candidate whose
 /// memory does not suffice on some rank, or that cannot be set up there, fails on all. An error of a step on one of
 /// several ranks is thrown there and ends all ranks, as it would in the run.
-std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps);
+std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& requested, const std::vector<TimedStep>& steps);
 
 }  // namespace blipft

@@ -151,8 +151,8 @@ TEST_SUITE("config") {
     CHECK(chooses("total_batch_size: 48, accumulate_grad_batches: 2"));
     CHECK(!chooses("total_batch_size: 48, batch_size: 16"));
     CHECK(!chooses("total_batch_size: 0"));
-    const Config asked = load(base, {"train.total_batch_size=50"});
-    const Config resolved = resolve_for_ranks(asked, 4);
+    const Config requested = load(base, {"train.total_batch_size=50"});
+    const Config resolved = resolve_for_ranks(requested, 4);
     CHECK(chooses_batch_size(resolved));
     CHECK(contains(to_yaml(resolved), "\n  batch_size: auto\n"));
     CHECK(to_yaml(load(to_yaml(resolved))) == to_yaml(resolved));

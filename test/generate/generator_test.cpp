@@ -17,17 +17,17 @@ struct Run {
   std::vector<int64_t> new_tokens;         // of each text
   std::map<int64_t, std::vector<GeneratedText>> found;
   std::vector<int64_t> order;              // in which they ended
-  int64_t asked = 0, max_under_way = 0;   // asked for; and not told yet
+  int64_t requested = 0, max_under_way = 0;   // asked for; and not told yet
   bool ended = false;                      // was told so
 
   GeneratorCalls calls() {
     GeneratorCalls calls;
     calls.next = [this]() -> std::optional<TextRequest> {
       CHECK_FALSE(ended);
-      ended = asked == static_cast<int64_t>(new_tokens.size());
+      ended = requested == static_cast<int64_t>(new_tokens.size());
       if (ended) return std::nullopt;
-      max_under_way = std::max(max_under_way, asked + 1 - static_cast<int64_t>(order.size()));
-      const auto number = asked++;
+      max_under_way = std::max(max_under_way, requested + 1 - static_cast<int64_t>(order.size()));
+      const auto number = requested++;
       return TextRequest{number, {static_cast<int32_t>(3 + number), 7, 5}, new_tokens[static_cast<size_t>(number)], {}};
     };
     calls.done = [this](TextResult result) {
@@ -70,8 +70,8 @@ TEST_SUITE("generator") {
           }
         }
         if (new_tokens == kEven) CHECK(std::is_sorted(ahead.order.begin(), ahead.order.end()));
-        CHECK(with.max_under_way == std::min<int64_t>(kAtOnce, with.asked));
-        CHECK(ahead.max_under_way == std::min<int64_t>(2 * kAtOnce, ahead.asked));
+        CHECK(with.max_under_way == std::min<int64_t>(kAtOnce, with.requested));
+        CHECK(ahead.max_under_way == std::min<int64_t>(2 * kAtOnce, ahead.requested));
       }
   }
 
@@ -104,13 +104,13 @@ TEST_SUITE("generator") {
       GeneratorCalls calls = run.calls();
       calls.next = [&run, next = calls.next, failed = false]() mutable {
         CHECK_FALSE(failed);
-        failed = run.asked == 6;
+        failed = run.requested == 6;
         if (failed) throw Error("no seventh text");
         return next();
       };
       CHECK_THROWS_WITH_AS(Generator(*rank.engine->decoder, 1, synchronous).run(calls), "no seventh text", Error);
-      CHECK(run.asked == 6);
-      CHECK(run.found.size() >= static_cast<size_t>(run.asked - kAtOnce + 1));  // the seventh needs a free place
+      CHECK(run.requested == 6);
+      CHECK(run.found.size() >= static_cast<size_t>(run.requested - kAtOnce + 1));  // the seventh needs a free place
     }
   }
 

@@ -35,11 +35,11 @@ TEST_SUITE("prompts") {
     settings.prompt_style = "Q: {instruction}{input} A:";
     for (const bool mask : {false, true}) {
       settings.mask_prompt = mask;
-      const PromptedSample asked = prompt_of(R"({"instruction": "x", "input": "y", "output": "z", "id": 7})", settings);
-      CHECK(text_of(asked.ids) == "\2Q: xy A:");
-      CHECK(asked.references == Texts{"z"});
-      CHECK(asked.id == "7");
-      CHECK(asked.picture == -1);
+      const PromptedSample sample = prompt_of(R"({"instruction": "x", "input": "y", "output": "z", "id": 7})", settings);
+      CHECK(text_of(sample.ids) == "\2Q: xy A:");
+      CHECK(sample.references == Texts{"z"});
+      CHECK(sample.id == "7");
+      CHECK(sample.picture == -1);
       CHECK(text_of(prompt_of(R"({"prompt": "p", "completion": " c"})", settings).ids) == "\2p");
     }
     CHECK(prompt_of(R"({"prompt": "p", "completion": " c"})").references == Texts{" c"});

@@ -40,17 +40,17 @@ TEST_SUITE("fp8") {
       UnitPass pass = acquire(context, unit), again = pass;
       again.again = true;
       CHECK_FALSE(layer.input_amax(pass));   // no word is ready
-      for (const bool asks : {true, false, true}) {
+      for (const bool requests : {true, false, true}) {
         fp8.begin_micro_batch(planned ? *device : *plan_device, context.stream);
         UnitBackward backward(pass, gradients(context, unit));
-        const float more = asks ? kMore : 0;
-        for (const Tensor& amax : {asks ? layer.input_amax(pass) : Tensor{}, asks ? layer.gradient_amax(backward) : Tensor{}}) {
-          CHECK(static_cast<bool>(amax) == asks);
-          if (!planned || !asks) continue;
+        const float more = requests ? kMore : 0;
+        for (const Tensor& amax : {requests ? layer.input_amax(pass) : Tensor{}, requests ? layer.gradient_amax(backward) : Tensor{}}) {
+          CHECK(static_cast<bool>(amax) == requests);
+          if (!planned || !requests) continue;
           CHECK(*amax.as<float>() == 0);
           *amax.as<float>() = kMore;
         }
-        if (asks) CHECK_FALSE(layer.input_amax(pass));
+        if (requests) CHECK_FALSE(layer.input_amax(pass));
         layer.forward(pass, {.x = tx, .y = ty});
         if (planned) expect_y(in_fp8(x, DType::f8e4m3, more));
         CHECK_FALSE(layer.input_amax(again));

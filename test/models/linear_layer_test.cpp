@@ -311,18 +311,18 @@ TEST_SUITE("linear layer") {
         Vec expected = sums;
         if (accumulate) for (double& value : expected) value += 0.5;
         run_step([&](const StepContext& context) {
-          BiasGradient asked;
+          BiasGradient requested;
           if (ahead) {
-            asked = packed.layer.bias_gradient_ahead(context, packed.unit);
-            REQUIRE(asked.ahead);
+            requested = packed.layer.bias_gradient_ahead(context, packed.unit);
+            REQUIRE(requested.ahead);
             // Any producer: here the weight gradient of a layer of one input.
             context.ops.linear_backward_weight({.dy = packed.dy.tensor(), .x = ones.tensor(), .dw = dw.tensor(),
-                                                .dbias = asked.sums, .accumulate = asked.accumulate},
+                                                .dbias = requested.sums, .accumulate = requested.accumulate},
                                                context.stream);
           }
           const UnitGradient into{packed.gradient.tensor(), accumulate};
           UnitBackward pass({context, packed.flat.tensor()}, {into, {}});
-          packed.layer.weight_gradient(pass, packed.dy.tensor(), packed.x.tensor(), asked);
+          packed.layer.weight_gradient(pass, packed.dy.tensor(), packed.x.tensor(), requested);
           pass.join();
         });
         CHECK_CLOSE(packed.gradient.vec(packed.layer.bias, kOut), expected, bound(kF32));
@@ -378,7 +378,7 @@ TEST_SUITE("linear layer") {
     struct Held final : NoUnits {
       Tensor flat;
       Quantized weight;
-      int64_t asked = -1;
+      int64_t requested = -1;
       Tensor acquire(const Unit&) override { throw Error("the layer was acquired decoded"); }
       UnitWeights acquire_quantized(const Unit&, AcceptedEncodings accepted) override {
         CHECK(accepted == AcceptedEncodings::blocks);
@@ -386,7 +386,7 @@ TEST_SUITE("linear layer") {
       }
       std::optional<Quantized> quantized(const Unit&, int64_t first, int64_t count) const override {
         CHECK(count == out * in);
-        return first == asked ? std::optional(weight) : std::nullopt;
+        return first == requested ? std::optional(weight) : std::nullopt;
       }
     } held;
     Numbers flat({unit.numel()}, NAN), decoded({unit.numel()});
@@ -394,7 +394,7 @@ TEST_SUITE("linear layer") {
       std::copy(bias.values.begin(), bias.values.end(), numbers->values.begin() + layer.bias);
       if (w) std::copy(dense.values.begin(), dense.values.end(), numbers->values.begin() + layer.weight);
     }
-    held.flat = flat.tensor(), held.weight = stored, held.asked = layer.weight;
+    held.flat = flat.tensor(), held.weight = stored, held.requested = layer.weight;
     for (const Activation activation : {Activation::none, Activation::relu}) {
       Numbers found({rows, out}), expected({rows, out});
       run_step([&](const StepContext& of_step) {

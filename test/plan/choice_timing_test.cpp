@@ -15,7 +15,7 @@ struct Candidate {
 
 struct Timed {
   std::vector<CandidateTime> times;
-  std::vector<size_t> asked;
+  std::vector<size_t> requested;
   std::vector<TimingAllowance> allowances;
 };
 
@@ -23,7 +23,7 @@ Timed timed(const std::vector<Candidate>& candidates, double before = 0) {
   Timed result;
   double now = before;
   result.times = ChoiceTiming::run(candidates.size(), [&] { return now; }, [&](size_t i, const TimingAllowance& allowance) {
-    result.asked.push_back(i);
+    result.requested.push_back(i);
     result.allowances.push_back(allowance);
     now += candidates[i].takes;
     if (candidates[i].step < 0) return CandidateTime{0, "out of memory", true};
@@ -52,7 +52,7 @@ BatchChoice choice(std::vector<FitRow> rows, std::string anew = "") {
 TEST_SUITE("choice timing") {
   TEST_CASE("the fastest that was timed is chosen, then the others in their order") {
     const Timed all = timed({{1, 0.12}, {1, 0.11}, {1, 0.13}});
-    CHECK(all.asked == std::vector<size_t>{0, 1, 2});
+    CHECK(all.requested == std::vector<size_t>{0, 1, 2});
     CHECK(ChoiceTiming::order(all.times) == std::vector<size_t>{1, 0, 2});
     // Each has its share of what is left.
     CHECK(all.allowances[0].left == doctest::Approx(5));
@@ -63,13 +63,13 @@ TEST_SUITE("choice timing") {
 
   TEST_CASE("none begins for which less time is left than the longest before it took") {
     const Timed two = timed({{2, 0.12}, {2, 0.13}, {0.1, 0.01}});
-    CHECK(two.asked == std::vector<size_t>{0, 1});
+    CHECK(two.requested == std::vector<size_t>{0, 1});
     CHECK(!two.times[2].timed());
     CHECK(two.times[2].why_not == "no time was left");
     CHECK(ChoiceTiming::order(two.times) == std::vector<size_t>{0, 1, 2});
-    CHECK(timed({{2.6, 0.12}, {0.1, 0.01}}).asked == std::vector<size_t>{0});
+    CHECK(timed({{2.6, 0.12}, {0.1, 0.01}}).requested == std::vector<size_t>{0});
     const Timed late = timed({{1, 0.12}, {1, 0.11}}, 5.5);
-    CHECK(late.asked.empty());
+    CHECK(late.requested.empty());
     CHECK(ChoiceTiming::order(late.times) == std::vector<size_t>{0, 1});
   }
 
@@ -96,20 +96,20 @@ TEST_SUITE("choice timing") {
   }
 
   TEST_CASE("the line says what was timed, what was not, and why") {
-    const BatchChoice asked = choice({row(16, 1, 0.1), row(8, 2, 0.105), row(4, 4, 0.108), row(2, 8, 0.2)}, "; chosen anew, since");
+    const BatchChoice requested = choice({row(16, 1, 0.1), row(8, 2, 0.105), row(4, 4, 0.108), row(2, 8, 0.2)}, "; chosen anew, since");
     const int64_t gpu = int64_t{80} << 30;
-    const BatchChoice found = decided(asked, {{0.1234}, {0.1179}, {0, "no time was left"}}, gpu);
+    const BatchChoice found = decided(requested, {{0.1234}, {0.1179}, {0, "no time was left"}}, gpu);
     CHECK(found.config.steps.batch_size == 8);
     CHECK(found.reason == "8 samples x 2 micro-batches: timed 0.118 s a step, an estimated 0.105 s, 18.00 GiB of 80.00 GiB; "
                           "next 16 x 1: timed 0.123 s, an estimated 0.100 s, 26.00 GiB; next 4 x 4: 0.108 s, 14.00 GiB, not "
                           "timed: no time was left; next 2 x 8: 0.200 s, 12.00 GiB; chosen anew, since");
     CHECK(found.timings == "8 x 2 0.118 s, 16 x 1 0.123 s");
-    const BatchChoice small = decided(asked, {{0, "memory", true}, {0, "memory", true}, {0, "memory", true}}, gpu);
+    const BatchChoice small = decided(requested, {{0, "memory", true}, {0, "memory", true}, {0, "memory", true}}, gpu);
     CHECK(small.config.steps.batch_size == 2);
     CHECK(small.reason.find("2 samples x 8 micro-batches: an estimated 0.200 s a step") == 0);
     CHECK(small.reason.find("next 16 x 1: 0.100 s, 26.00 GiB, does not run: memory") != std::string::npos);
     CHECK(small.timings == "");
-    CHECK(choice_text_of_cpus(asked, gpu) == "16 samples x 1 micro-batch: fits 80.00 GiB; next 8 x 2; next 4 x 4; next 2 x 8; "
+    CHECK(choice_text_of_cpus(requested, gpu) == "16 samples x 1 micro-batch: fits 80.00 GiB; next 8 x 2; next 4 x 4; next 2 x 8; "
                                              "chosen anew, since");
     CHECK(choice_text_of_cpus({{}, "16 samples, kept: 26 GiB", {}, "", "", "16 samples, kept"}, gpu) == "16 samples, kept");
   }

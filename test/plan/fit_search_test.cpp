@@ -69,16 +69,16 @@ struct Tried {
   Config config = {};
 };
 
-std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<std::string, std::string>>& dealings,
+std::vector<Tried> all_tried(const Config& requested, const std::vector<std::pair<std::string, std::string>>& dealings,
                              int64_t ranks) {
   std::vector<Tried> tried;
-  const int64_t samples = asked.steps.batch_size * asked.steps.accumulate_grad_batches;
+  const int64_t samples = requested.steps.batch_size * requested.steps.accumulate_grad_batches;
   for (int64_t batch = 1; batch <= samples; ++batch)
     for (const char* act_ckpt : {"none", "half", "full"})
       for (const auto& [strategy, reshard] : dealings)
         for (const std::vector<OffloadedData>& offload : offloads_of(act_ckpt, reshard)) {
           if (samples % batch != 0) continue;
-          Config config = asked;
+          Config config = requested;
           config.steps.batch_size = batch;
           config.steps.accumulate_grad_batches = samples / batch;
           config.train.act_ckpt = choice_of<LayerCheckpointing>(act_ckpt);
@@ -90,7 +90,7 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
           const std::vector<TextShape> shapes = possible_text_shapes(config);
           const StepTime time = estimate_step_time(config, *model, groups, reshard == "step", shapes.back());
           const MemoryPlan plan = plan_memory(config, *model, groups, 0, shapes);
-          tried.push_back({fit_overrides(asked, config), time.total(),
+          tried.push_back({fit_overrides(requested, config), time.total(),
                            plan.arena->total_bytes() + bytes_outside_of_arena(config, groups, plan.arena->planned_takes()), config});
         }
   return tried;
@@ -115,11 +115,11 @@ std::vector<std::string> words(const std::string& text) {
 
 TEST_SUITE("fit search") {
   TEST_CASE("the fastest that fits comes first, then what takes less, for GPUs of any size [slow]") {
-    const Config asked = requested_config();
-    const PlannedTexts texts(asked, make_model(asked)->inputs(), 1);
+    const Config requested = requested_config();
+    const PlannedTexts texts(requested, make_model(requested)->inputs(), 1);
     for (const int64_t ranks : {1, 4}) {
       CAPTURE(ranks);
-      const std::vector<Tried> tried = all_tried(asked, ranks == 1 ? kAlone : kTogether, ranks);
+      const std::vector<Tried> tried = all_tried(requested, ranks == 1 ? kAlone : kTogether, ranks);
       const auto [least, most] = std::minmax_element(
           tried.begin(), tried.end(), [](const Tried& a, const Tried& b) { return a.bytes < b.bytes; });
       const int64_t spread = most->bytes - least->bytes;
@@ -129,7 +129,7 @@ TEST_SUITE("fit search") {
         double fastest = 1e9;
         for (const Tried& one : tried)
           if (one.bytes <= gpu) fastest = std::min(fastest, one.seconds);
-        const FitResult found = FitSearch(asked, 0, gpu, texts, RunModel(asked)).search(asked, ranks, 6);
+        const FitResult found = FitSearch(requested, 0, gpu, texts, RunModel(requested)).search(requested, ranks, 6);
         CHECK(found.candidates == static_cast<int64_t>(tried.size()));
         CHECK(!found.nearest);
         REQUIRE(!found.rows.empty());
@@ -145,7 +145,7 @@ TEST_SUITE("fit search") {
           CHECK(row.device_bytes < found.rows[i - 1].device_bytes);
         }
       }
-      const FitResult none = FitSearch(asked, 0, least->bytes - 1, texts, RunModel(asked)).search(asked, ranks, 6);
+      const FitResult none = FitSearch(requested, 0, least->bytes - 1, texts, RunModel(requested)).search(requested, ranks, 6);
       CHECK(none.rows.empty());
       REQUIRE(none.nearest);
       // Found by a bound that leaves out the gaps between tensors.
@@ -154,13 +154,13 @@ TEST_SUITE("fit search") {
   }
 
   TEST_CASE("train.batch_size: auto is the fastest that fits, with something in the host only where nothing else does [slow]") {
-    Config asked = requested_config();
-    asked.steps.batch_size = asked.steps.accumulate_grad_batches = 0;
-    const PlannedTexts texts(before_choice(requested_config(), 1), make_model(asked)->inputs(), 1);
+    Config requested = requested_config();
+    requested.steps.batch_size = requested.steps.accumulate_grad_batches = 0;
+    const PlannedTexts texts(before_choice(requested_config(), 1), make_model(requested)->inputs(), 1);
     for (const int64_t ranks : {1, 4}) {
       CAPTURE(ranks);
-      asked.steps.total_batch_size = 64 * ranks;
-      asked.parallel.strategy = choice_of<StrategyKind>(ranks == 1 ? "auto" : "fsdp");
+      requested.steps.total_batch_size = 64 * ranks;
+      requested.parallel.strategy = choice_of<StrategyKind>(ranks == 1 ? "auto" : "fsdp");
       const std::vector<Tried> tried =
           all_tried(requested_config(), ranks == 1 ? kAlone : decltype(kTogether)(kTogether.begin() + 1, kTogether.end()), ranks);
       // The fastest of those that take at most so much; null: there is none.
@@ -184,7 +184,7 @@ TEST_SUITE("fit search") {
       for (const int64_t bytes : {all, 2 * on_device, on_device + on_device / 8, on_device, (on_device + in_host) / 2, in_host}) {
         CAPTURE(bytes);
         const int64_t gpu = (bytes * 100 + 98) / 99;  // with the margin that a choice leaves
-        const FitResult found = FitSearch(asked, 0, gpu, texts, RunModel(asked)).choose(ranks, 2);
+        const FitResult found = FitSearch(requested, 0, gpu, texts, RunModel(requested)).choose(ranks, 2);
         const bool offloads = bytes < on_device;
         REQUIRE(!found.rows.empty());
         const FitRow& row = found.rows.front();
@@ -197,10 +197,10 @@ TEST_SUITE("fit search") {
         chosen.insert(ChosenSettings::of(row.config).description());
       }
       CHECK(chosen.size() >= 3);           // less memory, another choice
-      const FitResult none = FitSearch(asked, 0, in_host, texts, RunModel(asked)).choose(ranks, 2);
+      const FitResult none = FitSearch(requested, 0, in_host, texts, RunModel(requested)).choose(ranks, 2);
       CHECK(none.rows.empty());
       CHECK(none.nearest);
-      CHECK_THROWS_WITH_AS(choose_batch(FitSearch(asked, 0, in_host, texts, RunModel(asked)), asked, ranks, in_host, 0, {}),
+      CHECK_THROWS_WITH_AS(choose_batch(FitSearch(requested, 0, in_host, texts, RunModel(requested)), requested, ranks, in_host, 0, {}),
                            doctest::Contains("is auto, and no settings that the run file leaves open fit"), UserError);
     }
   }
@@ -211,10 +211,10 @@ TEST_SUITE("fit search") {
     const std::string begin = "model: {path: " + model_folder() + ", init: random}\ndata: {path: none, max_text_tokens: 512}\n";
     const auto choice = [&](const std::string& lines, int64_t gpu, const ChosenSettings& kept = {}, int64_t ranks = 4) {
       std::ofstream(file) << begin << lines;
-      const Config asked = load_config(file, {});
-      const PlannedTexts texts(before_choice(asked, ranks), make_model(asked)->inputs(), ranks);
-      const FitSearch search(asked, 0, gpu, texts, RunModel(asked));
-      return choose_batch(search, asked, ranks, gpu, 0, {kept, ""});
+      const Config requested = load_config(file, {});
+      const PlannedTexts texts(before_choice(requested, ranks), make_model(requested)->inputs(), ranks);
+      const FitSearch search(requested, 0, gpu, texts, RunModel(requested));
+      return choose_batch(search, requested, ranks, gpu, 0, {kept, ""});
     };
     const int64_t all = int64_t{1} << 40;
     const auto settings = [&](const std::string& lines) { return ChosenSettings::of(choice(lines, all).config); };
@@ -256,10 +256,10 @@ TEST_SUITE("fit search") {
     const auto reason = [&](const std::string& act_ckpt, int64_t gib) {
       std::ofstream(file) << "model: {path: share/models/tiny-llama-1.1b, init: random}\ndata: {path: none, max_text_tokens: 512}\n"
                           << "train: {total_batch_size: 32" << act_ckpt << "}\n";
-      const Config asked = load_config(file, {});
-      const PlannedTexts texts(before_choice(asked, 1), make_model(asked)->inputs(), 1);
+      const Config requested = load_config(file, {});
+      const PlannedTexts texts(before_choice(requested, 1), make_model(requested)->inputs(), 1);
       const int64_t gpu = gib << 30;
-      return choose_batch(FitSearch(asked, 0, gpu, texts, RunModel(asked)), asked, 1, gpu, 0, {}).reason;
+      return choose_batch(FitSearch(requested, 0, gpu, texts, RunModel(requested)), requested, 1, gpu, 0, {}).reason;
     };
     const std::string costs = concat("; without train.act_ckpt in ", file, ":3: 32 x 1, act_ckpt full, 0.2");
     CHECK(reason(", act_ckpt: none", 10).find(costs) != std::string::npos);
@@ -278,11 +278,11 @@ TEST_SUITE("fit search") {
                               "parallel: {devices: 4}\n"}) {
       CAPTURE(lines);
       std::ofstream(file) << "model: {path: " << model_folder() << ", init: random}\ndata: {path: none}\n" << lines;
-      const Config asked = load_config(file, {});
-      const Config resolved = resolve_for_ranks(asked, 4);
-      const PlannedTexts texts(chooses_batch_size(asked) ? before_choice(resolved, 4) : resolved,
-                               make_model(asked)->inputs(), 4);
-      const FitResult found = FitSearch(asked, 0, int64_t{1} << 40, texts, RunModel(asked)).search(asked, 4, 6);
+      const Config requested = load_config(file, {});
+      const Config resolved = resolve_for_ranks(requested, 4);
+      const PlannedTexts texts(chooses_batch_size(requested) ? before_choice(resolved, 4) : resolved,
+                               make_model(requested)->inputs(), 4);
+      const FitResult found = FitSearch(requested, 0, int64_t{1} << 40, texts, RunModel(requested)).search(requested, 4, 6);
       REQUIRE(found.rows.size() >= 1);
       for (const FitRow& row : found.rows) {
         CAPTURE(row.overrides);
@@ -294,15 +294,15 @@ TEST_SUITE("fit search") {
   }
 
   TEST_CASE("what a run cannot do is not proposed") {
-    Config asked = requested_config();
-    asked.train.optim = "sgd";
-    asked.train.precision = Precision::bf16_true;
-    const PlannedTexts texts(asked, make_model(asked)->inputs(), 1);
-    const FitSearch search(asked, 0, int64_t{1} << 40, texts, RunModel(asked));
-    const FitResult found = search.search(asked, 1, 100);
+    Config requested = requested_config();
+    requested.train.optim = "sgd";
+    requested.train.precision = Precision::bf16_true;
+    const PlannedTexts texts(requested, make_model(requested)->inputs(), 1);
+    const FitSearch search(requested, 0, int64_t{1} << 40, texts, RunModel(requested));
+    const FitResult found = search.search(requested, 1, 100);
     // No states to offload: parameters or not; with checkpointing also activations or not.
     CHECK(found.candidates == 7 * (2 + 4 + 4));
-    Config quantised = asked;
+    Config quantised = requested;
     quantised.model.quantize = WeightQuantization::nf4;
     CHECK(search.search(quantised, 1, 1).candidates == 0);
     quantised.adapter.kind = AdapterKind::lora;

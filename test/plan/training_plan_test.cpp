@@ -35,10 +35,10 @@ Config config_of(int64_t batch_size) {
   return config;
 }
 
-TrainingFacts facts_of(const Config& asked, int64_t ranks, int64_t gpu_bytes) {
+TrainingFacts facts_of(const Config& requested, int64_t ranks, int64_t gpu_bytes) {
   TrainingFacts facts{.ranks = ranks, .node_ranks = ranks, .device = "H200", .on_gpu = true, .free_bytes = gpu_bytes,
                       .left = {gpu_bytes, gpu_bytes}, .model = std::make_shared<RunModel>(wide_llama())};
-  const Config config = chooses_batch_size(asked) ? before_choice(asked, ranks) : asked;
+  const Config config = chooses_batch_size(requested) ? before_choice(requested, ranks) : requested;
   facts.texts = std::make_shared<PlannedTexts>(config, facts.model->make(config)->inputs(), RunData{}, nullptr, false);
   facts.shapes = possible_text_shapes(config);
   return facts;
@@ -50,21 +50,21 @@ constexpr int64_t kLarge = int64_t{1} << 36;
 
 TEST_SUITE("training plan") {
   TEST_CASE("a run file that leaves nothing open is planned at once") {
-    const Config asked = config_of(8);
-    const TrainingPlan plan = plan_training(asked, facts_of(asked, 2, kLarge));
+    const Config requested = config_of(8);
+    const TrainingPlan plan = plan_training(requested, facts_of(requested, 2, kLarge));
     CHECK(plan.decided());
     CHECK(plan.choice.reason.empty());
-    CHECK(to_yaml(plan.config) == to_yaml(asked));
+    CHECK(to_yaml(plan.config) == to_yaml(requested));
     CHECK(plan.groups.all() == 2);
     CHECK(plan.memory.strategy == StrategyKind::ddp);
     CHECK(plan.memory.arena->total_bytes() > 0);
-    CHECK(plan.memory.text_shapes == possible_text_shapes(asked));
+    CHECK(plan.memory.text_shapes == possible_text_shapes(requested));
     CHECK(plan.model->units().size() == 4);
   }
 
   TEST_CASE("the same facts give the same plan, and less memory another one") {
-    const Config asked = config_of(0);
-    const auto planned = [&](int64_t bytes) { return plan_training(asked, facts_of(asked, 1, bytes)); };
+    const Config requested = config_of(0);
+    const auto planned = [&](int64_t bytes) { return plan_training(requested, facts_of(requested, 1, bytes)); };
     const TrainingPlan one = planned(kLarge), other = planned(kLarge);
     CHECK(to_yaml(one.config) == to_yaml(other.config));
     CHECK(one.choice.reason == other.choice.reason);
@@ -79,16 +79,16 @@ TEST_SUITE("training plan") {
   }
 
   TEST_CASE("candidates that estimates do not tell apart are timed, and the second call decides by their times") {
-    const Config asked = config_of(0);
-    TrainingFacts facts = facts_of(asked, 1, kLarge);
+    const Config requested = config_of(0);
+    TrainingFacts facts = facts_of(requested, 1, kLarge);
     facts.times_steps = true;
-    const TrainingPlan first = plan_training(asked, facts);
+    const TrainingPlan first = plan_training(requested, facts);
     REQUIRE(first.candidates.size() >= 2);
     CHECK(!first.decided());
     CHECK(!first.memory.arena);
     TimedChoice timed{first.choice, std::vector<CandidateTime>(first.candidates.size(), {2.0})};
     timed.times[1].seconds = 1;
-    const TrainingPlan plan = plan_training(asked, facts, &timed);
+    const TrainingPlan plan = plan_training(requested, facts, &timed);
     CHECK(plan.decided());
     CHECK(ChosenSettings::of(plan.config) == first.candidates[1].settings);
     CHECK(plan.choice.reason.find("timed 1.000 s a step") != std::string::npos);
@@ -96,10 +96,10 @@ TEST_SUITE("training plan") {
   }
 
   TEST_CASE("a resumed run keeps what its first part chose") {
-    const Config asked = config_of(0);
-    TrainingFacts facts = facts_of(asked, 1, kLarge);
+    const Config requested = config_of(0);
+    TrainingFacts facts = facts_of(requested, 1, kLarge);
     facts.kept = {{4, 16, LayerCheckpointing::full, ReshardPolicy::automatic, {}}, "16 x 4 0.118 s"};
-    const TrainingPlan plan = plan_training(asked, facts);
+    const TrainingPlan plan = plan_training(requested, facts);
     CHECK(ChosenSettings::of(plan.config) == facts.kept.settings);
     CHECK(plan.choice.timings == facts.kept.timings);
   }

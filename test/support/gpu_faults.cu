@@ -40,7 +40,7 @@ extern "C" cudaError_t launch_graph(cudaGraphExec_t graph, cudaStream_t stream) 
 }
 
 extern "C" ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
-  const ncclResult_t asked = real(&ncclCommGetAsyncError, "ncclCommGetAsyncError")(comm, result);
+  const ncclResult_t status = real(&ncclCommGetAsyncError, "ncclCommGetAsyncError")(comm, result);
   if (is_due("nccl")) *result = ncclRemoteError;
-  return asked;
+  return status;
 }

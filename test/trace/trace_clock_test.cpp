@@ -32,8 +32,8 @@ int64_t host_time(double host_seconds) { return kUnix + std::llround(host_second
 ClockPair read_pair(double host_seconds, double rate, std::mt19937& random) {
   std::uniform_real_distribution<double> uniform(0, 1);
   const double width = host_seconds > 0 && uniform(random) < 0.125 ? 400e-6 : 5e-6 + 5e-6 * uniform(random);
-  const double asked = host_seconds, read = host_seconds + width * uniform(random);
-  return {device_time(read, rate), host_time(asked + width / 2), std::llround(width / 2 * 1e9)};
+  const double requested = host_seconds, read = host_seconds + width * uniform(random);
+  return {device_time(read, rate), host_time(requested + width / 2), std::llround(width / 2 * 1e9)};
 }
 
 struct Errors {
@@ -134,18 +134,18 @@ TEST_CASE("a system clock that is set does not turn times back, and is followed"
 
 TEST_CASE("the reader is as close as its tries, also where the device is busy") {
   int64_t slot = 0;
-  int asked = 0;
+  int requested = 0;
   constexpr int64_t apart = 123 * kSecond;
   std::chrono::microseconds busy{0};
   ClockReader reader(&slot, [&] {
-    ++asked;
+    ++requested;
     if (busy.count() > 0) std::this_thread::sleep_for(busy);
     slot = unix_ns() - apart;
   });
   const auto error = [&](const ClockPair& pair) { return std::abs(pair.host_ns - pair.device_ns - apart); };
   const auto idle = reader.read(kSecond);
   REQUIRE(idle);
-  CHECK(asked == 8);
+  CHECK(requested == 8);
   CHECK(idle->error_ns < 100'000);         // eight tries are not all disturbed so long
   CHECK(error(*idle) <= idle->error_ns + 1);
   busy = std::chrono::microseconds(3000);
@@ -158,17 +158,17 @@ TEST_CASE("the reader is as close as its tries, also where the device is busy") 
 
 TEST_CASE("the reader gives up on a device that does not answer, and throws the late answer away") {
   int64_t slot = 0;
-  int asked = 0;
-  ClockReader reader(&slot, [&] { ++asked; });
+  int requested = 0;
+  ClockReader reader(&slot, [&] { ++requested; });
   CHECK(!reader.read(100'000));
-  CHECK(asked == 1);
+  CHECK(requested == 1);
   CHECK(reader.waiting());
   CHECK(!reader.read(100'000));            // asking again would mix the two answers up
-  CHECK(asked == 1);
+  CHECK(requested == 1);
   slot = 5;                                // late
   CHECK(!reader.waiting());
   CHECK(!reader.read(100'000));
-  CHECK(asked == 2);
+  CHECK(requested == 2);
 }
 
 TEST_CASE("the clock of the CPU device") {

@@ -48,9 +48,9 @@ TEST_SUITE("mpi step timer") {
     for (const char* model : {"blip2_odd", "llama_gqa", "t5_v11", "instructblip_odd"}) {
       CAPTURE(model);
       Machine machine;
-      const Config asked = requested_config(model);
+      const Config requested = requested_config(model);
       const int64_t before = machine.device->memory().process;
-      const bool sources = make_model(asked)->inputs().has_source();
+      const bool sources = make_model(requested)->inputs().has_source();
       for (TextShape text : {TextShape{8, 0}, TextShape{8, 11}}) {
         if (sources) text.source_tokens = 5, text.packed_source_rows = text.packed() ? 9 : 0;
         std::vector<TimedStep> steps = candidates(text);
@@ -60,7 +60,7 @@ TEST_SUITE("mpi step timer") {
             if (sources) step.text.packed_source_rows = 2 * step.settings.batch_size + 1;
           }
         const std::vector<CandidateTime> times =
-            time_candidates(machine.parts(), asked, steps);
+            time_candidates(machine.parts(), requested, steps);
         REQUIRE(times.size() == 3);
         for (const CandidateTime& time : times) {
           CHECK_MESSAGE(time.timed(), time.why_not);

@@ -68,8 +68,8 @@ __device__ __forceinline__ void produce(const Args& p, const ForwardMaps& maps, 
   Place<kSlots> place;
   produce_tiles(p, tiles, meeting, counter, [&](int buffer, const auto& work) {
     const CopyBarrier queries = meeting.full_at(buffer);
-    const bool asks = (fresh_thread() & 31) == 0;
-    if (asks) {
+    const bool is_leader = (fresh_thread() & 31) == 0;
+    if (is_leader) {
       queries.expect(work.has_tokens(p, 1) ? kGroups * L::Own : L::Own);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group)
@@ -80,7 +80,7 @@ __device__ __forceinline__ void produce(const Args& p, const ForwardMaps& maps, 
     const int last = key_blocks(p, work) - 1, kv_head = p.kv_head(work.h);
 #pragma unroll 1
     for (int block = last; block >= 0; --block, place.step()) {
-      if (!asks) continue;
+      if (!is_leader) continue;
       const CopyBarrier k{shared + static_cast<uint32_t>(L::KFull + 8 * place.slot)};
       const CopyBarrier v{shared + static_cast<uint32_t>(L::VFull + 8 * place.slot)};
       const uint32_t keys = shared + static_cast<uint32_t>(L::K + place.slot * L::Block);

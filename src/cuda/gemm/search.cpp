@@ -93,7 +93,7 @@ bool GemmSearch::take(const Algorithm& algorithm, std::vector<GemmCandidate>& to
   return true;
 }
 
-void GemmSearch::ask(const GemmPlan& plan, const GemmProblem& problem, int count, const Algorithm* family,
+void GemmSearch::request_algorithms(const GemmPlan& plan, const GemmProblem& problem, int count, const Algorithm* family,
                      std::vector<GemmCandidate>& to) {
   const GemmPlan::Preference preference = make_gemm_preference(problem);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(count));
@@ -120,7 +120,7 @@ void GemmSearch::ask(const GemmPlan& plan, const GemmProblem& problem, int count
 
 std::vector<GemmCandidate> GemmSearch::heuristic(int count) {
   std::vector<GemmCandidate> list;
-  ask(plan_, problem_, count, nullptr, list);
+  request_algorithms(plan_, problem_, count, nullptr, list);
   return list;
 }
 
@@ -146,14 +146,14 @@ std::vector<Algorithm> GemmSearch::families() const {
 
 std::vector<GemmCandidate> GemmSearch::related() {
   std::vector<GemmCandidate> list;
-  const auto ask_for = [&](const GemmProblem& other, int count) {
-    ask(describe_gemm(other, nullptr), other, count, nullptr, list);
+  const auto request = [&](const GemmProblem& other, int count) {
+    request_algorithms(describe_gemm(other, nullptr), other, count, nullptr, list);
   };
   GemmProblem plain = problem_;
   plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   plain.accumulate = plain.in_place = false;
   plain.lda = plain.ldb = plain.ldc = plain.ldd = 0;  // other sizes might contradict them
-  ask_for(plain, 16);
+  request(plain, 16);
   // The heuristic's choice changes abruptly with the size; its choice for a nearby size is often better here too.
   const auto near = [](int64_t size) {
     return std::array<int64_t, 4>{std::max<int64_t>(256, size / 256 * 256), (size + 255) / 256 * 256, 2 * size,
@@ -162,14 +162,14 @@ std::vector<GemmCandidate> GemmSearch::related() {
   for (int64_t m : near(problem_.m)) {
     GemmProblem other = plain;
     other.m = m;
-    ask_for(other, 4);
+    request(other, 4);
   }
   for (int64_t n : near(problem_.n)) {
     GemmProblem other = plain;
     other.n = n;
-    ask_for(other, 4);
+    request(other, 4);
   }
-  for (const Algorithm& family : families()) ask(plan_, problem_, 2, &family, list);
+  for (const Algorithm& family : families()) request_algorithms(plan_, problem_, 2, &family, list);
   return list;
 }
 

@@ -41,7 +41,7 @@ class GemmSearch {
   void take_proposed(const cublasLtMatmulAlgo_t& algorithm, std::vector<GemmCandidate>& to);
   /// Adds `algorithm` if it is new and works. `waves`: number of waves of blocks on the GPU, 0 if unknown.
   bool take(const cublasLtMatmulAlgo_t& algorithm, std::vector<GemmCandidate>& to, double* waves = nullptr);
-  void ask(const GemmPlan& plan, const GemmProblem& problem, int count, const cublasLtMatmulAlgo_t* family,
+  void request_algorithms(const GemmPlan& plan, const GemmProblem& problem, int count, const cublasLtMatmulAlgo_t* family,
            std::vector<GemmCandidate>& to);
   std::vector<cublasLtMatmulAlgo_t> families() const;
   void vary_tiles(const cublasLtMatmulAlgo_t& base, size_t limit, std::vector<GemmCandidate>& to);

@@ -47,14 +47,14 @@ std::string line_of(const Question& question, int64_t index, const std::vector<d
 }  // namespace
 
 void answer_choices(const GenerationSource& source, const World& world, Watchdog& watchdog) {
-  const Config& asked = source.config;
+  const Config& requested = source.config;
   Generation generation(source, world);
   std::unique_ptr<ChoiceSet> set;
   std::vector<TokenizedText> texts;        // this rank's questions, one text per choice
   Config config;
   Fact data;
   world.run_agreeing_on_errors([&] {
-    config = with_held_out_of_run(asked, generation.model().source);
+    config = with_held_out_of_run(requested, generation.model().source);
     set = std::make_unique<ChoiceSet>(config, generation.model());
     const PromptSource samples = prompt_source(config, true);
     data = whole_file_fact(concat("the data at ", samples.key), samples.path);
@@ -64,7 +64,7 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
   const std::vector<Question>& questions = set->questions();
   check_same_config(config, world);
   compare_facts(world, {data}, "give all machines the same data");
-  AnswerFiles files(asked, world);
+  AnswerFiles files(requested, world);
   generation.load(set->work(world.size()));
   const GroupsWatch groups_watch(watchdog, generation.groups());
   if (world.rank() == 0) {
@@ -91,7 +91,7 @@ void answer_choices(const GenerationSource& source, const World& world, Watchdog
       evaluation.add(ScoredChoices{static_cast<int64_t>(i), "", questions[i].choices, one, questions[i].gold});
     }
     const std::string path = files.write("choices.jsonl", lines);
-    const std::vector<Score> scores = evaluation.scores(asked.evaluate.metrics);
+    const std::vector<Score> scores = evaluation.scores(requested.evaluate.metrics);
     print_scores(scores);
     files.write("scores.json", scores_json({{"choices", scores, evaluation.size()}}));
     std::printf("choices    %s\n", path.c_str());

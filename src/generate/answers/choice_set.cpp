@@ -147,7 +147,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
 
 }  // namespace
 
-bool asks_for_choices(const Config& config) {
+bool uses_choices(const Config& config) {
   const std::string location = location_of(config, "evaluate.metrics") + ": evaluate.metrics";
   const auto of_choices = [&](const std::string& name) { return find_metric(name, location).input == MetricInput::choices; };
   const std::vector<std::string>& names = config.evaluate.metrics;

@@ -10,7 +10,7 @@
 namespace blipft {
 
 /// Returns true if evaluate.metrics use choices. Throws UserError naming the key if only some of them do.
-bool asks_for_choices(const Config& config);
+bool uses_choices(const Config& config);
 
 struct Question {
   std::string location, query;                ///< place: file and record

@@ -139,9 +139,9 @@ std::optional<Fp8Magnitude> Fp8Products::use_word(Matrix& matrix, Fp8Factor fact
   if (!ready_) return {};
   if (seen != Fp8Seen::never)
     return seen == Fp8Seen::same && word == Word::known ? std::optional(Fp8Magnitude::given) : std::nullopt;
-  switch (std::exchange(word, word == Word::unused || word == Word::asked ? Word::known : Word::of_several)) {
+  switch (std::exchange(word, word == Word::unused || word == Word::requested ? Word::known : Word::of_several)) {
     case Word::unused: return Fp8Magnitude::raised;
-    case Word::asked: return Fp8Magnitude::given;
+    case Word::requested: return Fp8Magnitude::given;
     default: return {};
   }
 }
@@ -150,7 +150,7 @@ Tensor Fp8Products::amax(const Unit& unit, int64_t weight, Fp8Factor factor) {
   Matrix& matrix = matrices_.at({unit.index, weight});
   Word& word = at(matrix.words, factor);
   if (!ready_ || word != Word::unused) return {};
-  word = Word::asked;
+  word = Word::requested;
   return words(matrix, factor).part(0, {1});
 }
 

@@ -127,10 +127,10 @@ bool LoraBuilder::is_target(const std::string& module) {
   known_.insert(last);
   bool found = false;
   // A fused qkv matrix is a target only if q, k and v are all targets.
-  const std::vector<std::string>& asked = settings_.targets;
+  const std::vector<std::string>& requested = settings_.targets;
   if (last == "qkv_proj" && module.starts_with(language_) &&
       std::all_of(kFused.begin(), kFused.end(),
-                  [&](const char* kind) { return std::find(asked.begin(), asked.end(), kind) != asked.end(); })) {
+                  [&](const char* kind) { return std::find(requested.begin(), requested.end(), kind) != requested.end(); })) {
     used_.insert(kFused.begin(), kFused.end());
     found = true;
   }

@@ -356,26 +356,26 @@ FitResult FitSearch::choose_with_offload(std::vector<Candidate> all, int64_t lim
   return result;
 }
 
-std::string fit_overrides(const Config& asked, const Config& config) {
+std::string fit_overrides(const Config& requested, const Config& config) {
   std::string text;
   const auto differs = [&](const char* key, const auto& before, const auto& after) {
     if (!(before == after)) text += concat(text.empty() ? "" : " ", key, "=", after);
   };
-  differs("model.quantize", asked.model.quantize, config.model.quantize);
-  differs("adapter.kind", asked.adapter.kind, config.adapter.kind);
-  differs("parallel.devices", asked.parallel.devices, config.parallel.devices);
-  differs("parallel.strategy", asked.parallel.strategy, config.parallel.strategy);
-  differs("parallel.reshard", asked.parallel.reshard, config.parallel.reshard);
-  differs("parallel.prefetch_bytes", asked.parallel.prefetch_bytes, config.parallel.prefetch_bytes);
-  differs("train.act_ckpt", asked.train.act_ckpt, config.train.act_ckpt);
-  if (asked.parallel.offload != config.parallel.offload)
+  differs("model.quantize", requested.model.quantize, config.model.quantize);
+  differs("adapter.kind", requested.adapter.kind, config.adapter.kind);
+  differs("parallel.devices", requested.parallel.devices, config.parallel.devices);
+  differs("parallel.strategy", requested.parallel.strategy, config.parallel.strategy);
+  differs("parallel.reshard", requested.parallel.reshard, config.parallel.reshard);
+  differs("parallel.prefetch_bytes", requested.parallel.prefetch_bytes, config.parallel.prefetch_bytes);
+  differs("train.act_ckpt", requested.train.act_ckpt, config.train.act_ckpt);
+  if (requested.parallel.offload != config.parallel.offload)
     text += concat(text.empty() ? "" : " ", "'parallel.offload=[", choice_list(config.parallel.offload), "]'");
-  differs("train.batch_size", asked.steps.batch_size, config.steps.batch_size);  // always differs if it was auto
+  differs("train.batch_size", requested.steps.batch_size, config.steps.batch_size);  // always differs if it was auto
   // The key is omitted if train.total_batch_size determines it in the run file too.
-  if (asked.steps.accumulate_grad_batches != 0 || config.steps.total_batch_size == 0)
-    differs("train.accumulate_grad_batches", asked.steps.accumulate_grad_batches,
+  if (requested.steps.accumulate_grad_batches != 0 || config.steps.total_batch_size == 0)
+    differs("train.accumulate_grad_batches", requested.steps.accumulate_grad_batches,
             config.steps.accumulate_grad_batches);
-  differs("train.total_batch_size", asked.steps.total_batch_size, config.steps.total_batch_size);
+  differs("train.total_batch_size", requested.steps.total_batch_size, config.steps.total_batch_size);
   return text;
 }
 

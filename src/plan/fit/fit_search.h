@@ -39,12 +39,12 @@ struct FitDealing {
 
 class FitSearch {
  public:
-  /// `texts` and `model` must belong to `asked`. `node_ranks`: ranks per machine; 0: all ranks are on one machine.
-  FitSearch(const Config& asked, int64_t node_ranks, int64_t gpu_bytes, const PlannedTexts& texts, RunModel model,
+  /// `texts` and `model` must belong to `requested`. `node_ranks`: ranks per machine; 0: all ranks are on one machine.
+  FitSearch(const Config& requested, int64_t node_ranks, int64_t gpu_bytes, const PlannedTexts& texts, RunModel model,
             const MachineRates& rates = h200_rates())
-      : requested_(asked), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), model_(std::move(model)), rates_(rates) {}
+      : requested_(requested), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), model_(std::move(model)), rates_(rates) {}
 
-  /// Varies `base` on `ranks` ranks. `base` is `asked` with a few changed keys. `most`: maximum number of rows.
+  /// Varies `base` on `ranks` ranks. `base` is `requested` with a few changed keys. `most`: maximum number of rows.
   FitResult search(const Config& base, int64_t ranks, size_t most) const;
 
   /// Resolves train.batch_size=auto: returns the fastest settings that fit in 99 % of the GPU's bytes, the second
@@ -86,7 +86,7 @@ class FitSearch {
   const MachineRates& rates_;
 };
 
-/// Returns the keys that a search sets and in which `config` differs from `asked`, in the form of a command line.
-std::string fit_overrides(const Config& asked, const Config& config);
+/// Returns the keys that a search sets and in which `config` differs from `requested`, in the form of a command line.
+std::string fit_overrides(const Config& requested, const Config& config);
 
 }  // namespace blipft

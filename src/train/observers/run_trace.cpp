@@ -54,7 +54,7 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   const int64_t rows = steps * (kStep + spans * kSpan + samples * kStepSample) + fp8_steps * factors * kFp8 + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
   constexpr int64_t kSample = 3080, kText = 1048;                       // rows of generated texts, on rank 0
-  const int64_t asked = config.train.val_check_interval, every = asked > 0 ? asked : steps_per_epoch;
+  const int64_t requested = config.train.val_check_interval, every = requested > 0 ? requested : steps_per_epoch;
   const int64_t validations = (steps / every + 1) / config.evaluate.every + 1;
   const int64_t texts = generates(config) ? config.evaluate.samples * (kSample + validations * kText) : 0;
   return plan.ranks.all() * (kEmpty + rows) + texts;

@@ -50,12 +50,12 @@ bool makes_another_end(const std::string& key, OnResume rule) {
   return rule == OnResume::refused || rule == OnResume::length || keys.count(key) > 0 || key.starts_with("output.save");
 }
 
-bool is_as_requested(const Config& asked, const Config& then, int64_t ranks) {
+bool is_as_requested(const Config& requested, const Config& then, int64_t ranks) {
   const auto old_values = config_values(then);
   const std::map<std::string, std::string> before(old_values.begin(), old_values.end());
-  for (const auto& [key, value] : config_values(with_absolute_paths(asked)))
+  for (const auto& [key, value] : config_values(with_absolute_paths(requested)))
     if (makes_another_end(key, rules_of(key).on_resume) && before.at(key) != value) return false;
-  return samples_of_a_step(asked, ranks) == samples_of_a_step(then, then.parallel.devices);
+  return samples_of_a_step(requested, ranks) == samples_of_a_step(then, then.parallel.devices);
 }
 
 // Returns true if each model that the run saves exists, as model/ or with a number (model-2/).
@@ -91,10 +91,10 @@ std::string text_on_first(const Config& config, int64_t ranks) {
     if (one.step > ended->steps || (!one.run_id.empty() && one.run_id != ended->run_id)) return "";
     newest = checkpoints_folder(config) + "/" + one.name;
   }
-  Config asked = resolve_for_ranks(config, ranks);
-  if (chooses_batch_size(asked)) asked = before_choice(asked, ranks);
+  Config requested = resolve_for_ranks(config, ranks);
+  if (chooses_batch_size(requested)) requested = before_choice(requested, ranks);
   try {
-    if (!is_as_requested(asked, load_config((std::filesystem::path(folder) / kConfigFile).string(), {}), ranks)) return "";
+    if (!is_as_requested(requested, load_config((std::filesystem::path(folder) / kConfigFile).string(), {}), ranks)) return "";
   } catch (const UserError&) {             // written by another version of blipft, or edited
     return "";
   }
