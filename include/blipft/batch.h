@@ -211,7 +211,7 @@ struct PictureSegment {
 /// The text of a sample.
 struct TokenizedText {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> learnt;             ///< [ids]: 1 if the token is a training target; learnt[0] is always 0
+  std::vector<uint8_t> is_label;             ///< [ids]: 1 if the token is a training target; learnt[0] is always 0
   std::vector<int32_t> instruction;        ///< ids of the instruction, if the model reads one
   std::vector<int32_t> source;             ///< ids of the source, if the model has an encoder
   std::vector<PictureSegment> pictures;    ///< of the text, ascending, if the model reads pictures anywhere
@@ -225,7 +225,7 @@ struct TokenizedText {
   int64_t rows() const { return size() + source_size(); }
   /// Returns the number of tokens of the longer of text and instruction.
   int64_t max_tokens() const { return std::max(size(), static_cast<int64_t>(instruction.size())); }
-  bool has_target() const { return !ids.empty() && std::find(learnt.begin() + 1, learnt.end(), 1) != learnt.end(); }
+  bool has_target() const { return !ids.empty() && std::find(is_label.begin() + 1, is_label.end(), 1) != is_label.end(); }
 };
 
 /// A sample of a step, without its pixels.

@@ -101,7 +101,7 @@ class ChatTemplate;
 /// A part of a sample's text.
 struct TextSegment {
   std::string text;
-  bool learnt = true;                       ///< whether its tokens are to be predicted
+  bool is_label = true;                       ///< whether its tokens are to be predicted
 };
 
 /// data.answers: how a prompt with several answers becomes samples. `draw` uses one answer in each pass, drawn by the

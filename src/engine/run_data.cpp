@@ -54,10 +54,10 @@ std::string end_token_warning(const EngineSettings& config, const ModelInputs& i
     const std::string split = end_token_warning(data.texts, tokenizer, config.model.path);
     if (!split.empty()) return split;
     const TokenizedText text = tokenize(dataset.read(0), tokenizer, std::numeric_limits<int64_t>::max(), inputs.text.vocabulary);
-    const auto trained = std::find(text.learnt.rbegin(), text.learnt.rend(), 1);
+    const auto trained = std::find(text.is_label.rbegin(), text.is_label.rend(), 1);
     const std::vector<int32_t> ends = generate_settings(config, config.model.path, &tokenizer, inputs).ends;
-    if (trained == text.learnt.rend()) return {};
-    const int32_t end = text.ids[static_cast<size_t>(text.learnt.rend() - trained) - 1];
+    if (trained == text.is_label.rend()) return {};
+    const int32_t end = text.ids[static_cast<size_t>(text.is_label.rend() - trained) - 1];
     if (ends.empty() || std::count(ends.begin(), ends.end(), end) > 0) return {};
     return concat("answers end with \"", brief(tokenizer.decode(std::vector{end}, {.skip_special_tokens = false})), "\" (id ", end,
                   "), and generation stops only at other tokens: ", config.model.path, "/generation_config.json, else config.json: "

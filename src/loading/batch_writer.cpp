@@ -165,13 +165,13 @@ void BatchWriter::write_labels(const BatchLayout& layout, std::span<const BatchS
   for (size_t b = 0; b < samples.size(); ++b) {
     const TokenizedText& text = samples[b].text;
     const int64_t length = text.size();
-    BLIPFT_CHECK(text.learnt.size() == text.ids.size(), "found ", text.learnt.size(), " label flags for ", length, " ids");
+    BLIPFT_CHECK(text.is_label.size() == text.ids.size(), "found ", text.is_label.size(), " label flags for ", length, " ids");
     const int32_t* ids = out.ids.as<int32_t>() + static_cast<int64_t>(b) * out.ids.cols();
     for (int64_t t = 1; t < rows[b]; ++t) {
-      const bool learnt = t < length ? text.learnt[static_cast<size_t>(t)] != 0
+      const bool is_label = t < length ? text.is_label[static_cast<size_t>(t)] != 0
                                      : t < trained_padding && !samples[b].absent;
-      *labels++ = learnt ? ids[t] : -100;
-      count += learnt;
+      *labels++ = is_label ? ids[t] : -100;
+      count += is_label;
       if (label_rows)
         *label_rows++ = static_cast<int32_t>(static_cast<int64_t>(b) * out.max_rows + out.first_rows + t - 1);
     }

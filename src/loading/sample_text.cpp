@@ -11,23 +11,23 @@ namespace blipft {
 
 namespace {
 
-void append(TokenizedText& text, const std::vector<int32_t>& ids, bool learnt) {
+void append(TokenizedText& text, const std::vector<int32_t>& ids, bool is_label) {
   text.ids.insert(text.ids.end(), ids.begin(), ids.end());
-  text.learnt.resize(text.ids.size(), learnt);
+  text.is_label.resize(text.ids.size(), is_label);
 }
 
 TokenizedText joined_text(const Dataset::Sample& sample, const Tokenizer& tokenizer) {
   TokenizedText text;
-  append(text, tokenizer.prefix_ids(), sample.segments.front().learnt);
+  append(text, tokenizer.prefix_ids(), sample.segments.front().is_label);
   for (const Dataset::Segment& segment : sample.segments)
-    append(text, tokenizer.encode_plain(segment.text), segment.learnt);
-  const bool learnt = sample.segments.back().learnt;
-  if (sample.ends.value_or(true)) append(text, tokenizer.suffix_ids(), learnt);
+    append(text, tokenizer.encode_plain(segment.text), segment.is_label);
+  const bool is_label = sample.segments.back().is_label;
+  if (sample.ends.value_or(true)) append(text, tokenizer.suffix_ids(), is_label);
   if (!sample.ends.value_or(false)) return text;
   const std::optional<int32_t> end = tokenizer.eos_id();
   BLIPFT_USER_CHECK(end, sample.name, ": the end token is to stand behind this text, and the tokenizer's files name ",
                     "none: name an eos_token in tokenizer_config.json, or set data.append_eos to false");
-  if (text.ids.empty() || text.ids.back() != *end) append(text, {*end}, learnt);
+  if (text.ids.empty() || text.ids.back() != *end) append(text, {*end}, is_label);
   return text;
 }
 
@@ -35,7 +35,7 @@ TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokeniz
   std::string all;
   TextPositions positions;                        // bytes: first and last byte of each segment that is a training target
   for (const Dataset::Segment& segment : sample.segments) {
-    if (segment.learnt && !segment.text.empty())
+    if (segment.is_label && !segment.text.empty())
       for (const size_t byte : {all.size(), all.size() + segment.text.size() - 1}) positions.bytes.push_back(byte);
     all += segment.text;
   }
@@ -43,7 +43,7 @@ TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokeniz
   append(text, tokenizer.encode_with_positions(all, positions), false);
   for (size_t i = 0; i + 1 < positions.ids.size() && !text.ids.empty(); i += 2) {
     const size_t last = std::min(positions.ids[i + 1], text.ids.size() - 1);
-    for (size_t id = positions.ids[i]; id <= last; ++id) text.learnt[id] = true;
+    for (size_t id = positions.ids[i]; id <= last; ++id) text.is_label[id] = true;
   }
   return text;
 }
@@ -52,7 +52,7 @@ TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokeniz
 std::string instruction_of(const Dataset::Sample& sample) {
   std::string text;
   for (const Dataset::Segment& segment : sample.segments) {
-    if (segment.learnt) break;
+    if (segment.is_label) break;
     text += segment.text;
   }
   return text;
@@ -162,7 +162,7 @@ TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer
   text.cut |= text.size() > max_tokens;
   const size_t limit = static_cast<size_t>(std::min(max_tokens, text.size()));
   text.ids.resize(limit);
-  text.learnt.resize(limit);
+  text.is_label.resize(limit);
   std::vector<int32_t> ids = text.source;
   ids.insert(ids.end(), text.ids.begin(), text.ids.end());
   for (const int32_t id : ids)

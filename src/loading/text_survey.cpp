@@ -58,7 +58,7 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
       one.cut |= text.cut || text.size() > settings.max_text_tokens;
       const int64_t length = std::min(text.size(), settings.max_text_tokens);
       text.ids.resize(static_cast<size_t>(length));
-      text.learnt.resize(static_cast<size_t>(length));
+      text.is_label.resize(static_cast<size_t>(length));
       one.learns |= text.has_target();
       one.length = std::max(one.length, length);
       one.source_length = std::max(one.source_length, text.source_size());

@@ -107,7 +107,7 @@ std::string id_lines(const std::vector<int32_t>& ids, const std::vector<uint8_t>
 }
 
 int64_t count_trained(const TokenizedText& text) {
-  return text.ids.empty() ? 0 : std::count(text.learnt.begin() + 1, text.learnt.end(), 1);
+  return text.ids.empty() ? 0 : std::count(text.is_label.begin() + 1, text.is_label.end(), 1);
 }
 
 std::string length_text(size_t kept, size_t whole) {
@@ -183,8 +183,8 @@ std::string sample_text(const SampleViewer& viewer, int64_t index, bool color) {
       static const std::vector<uint8_t> none;
       out += concat("  ", name, "  ", length_text(kept.size(), whole.size()),
                     trained ? concat(", ", count_trained(*trained), " trained") : "", "\n",
-                    text_of(kept, trained ? trained->learnt : none, whole, tokenizer),
-                    id_lines(kept, trained ? trained->learnt : none));
+                    text_of(kept, trained ? trained->is_label : none, whole, tokenizer),
+                    id_lines(kept, trained ? trained->is_label : none));
     };
     if (!shown.text.instruction.empty())
       part("instruction", shown.text.instruction, shown.whole.instruction, nullptr, *data.instructions.tokenizer);

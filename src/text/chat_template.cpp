@@ -143,7 +143,7 @@ std::string end_of_answers(const TextSettings& settings) {
   try {
     std::string text;
     for (const TextSegment& segment : render_chat(conversation, settings, ""))
-      if (segment.learnt) text = segment.text;
+      if (segment.is_label) text = segment.text;
     const size_t at = text.rfind("answer");
     if (at == std::string::npos) return {};
     return std::string(unicode::stripped(std::string_view(text).substr(at + std::string_view("answer").size())));

@@ -66,7 +66,7 @@ class RandomBatch {
   TokenizedText sample(int64_t i) {
     TokenizedText text;
     text.ids = ids(i, BatchStream::text);
-    text.learnt.assign(text.ids.size(), 1);
+    text.is_label.assign(text.ids.size(), 1);
     text.instruction = ids(i, BatchStream::instruction);
     text.source = ids(i, BatchStream::source);
     return text;

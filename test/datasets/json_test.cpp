@@ -56,7 +56,7 @@ uint32_t checksum(const TokenizedText& text) {
   uint32_t value = 0x811C9DC5;
   for (size_t i = 0; i < text.ids.size(); ++i)
     for (int shift : {0, 8, 16, 24})
-      value = (value ^ ((2 * static_cast<uint32_t>(text.ids[i]) + text.learnt[i]) >> shift & 255)) * 0x01000193u;
+      value = (value ^ ((2 * static_cast<uint32_t>(text.ids[i]) + text.is_label[i]) >> shift & 255)) * 0x01000193u;
   return value;
 }
 
@@ -300,7 +300,7 @@ TEST_SUITE("json data") {
           const TokenizedText a = tokenize(sample, *json, kLong, kLong), b = tokenize(sample, *model, kLong, kLong);
           if (a.ids != b.ids) continue;      // the two have rules of their own about spaces and special tokens
           CAPTURE(marked(sample));
-          CHECK(a.learnt == b.learnt);
+          CHECK(a.is_label == b.is_label);
           ++compared;
         }
       }

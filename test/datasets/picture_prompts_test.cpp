@@ -28,8 +28,8 @@ std::string described(const Dataset& dataset, int64_t index) {
   const Dataset::Sample sample = dataset.read(index);
   if (sample.answers.empty()) return marked(sample);
   REQUIRE(sample.segments.size() == 2);
-  CHECK_FALSE(sample.segments[0].learnt);
-  CHECK(sample.segments[1].learnt);
+  CHECK_FALSE(sample.segments[0].is_label);
+  CHECK(sample.segments[1].is_label);
   std::string text = sample.segments[0].text + "|";
   for (const auto& [answer, weight] : sample.answers) text += answer + "*" + std::to_string(std::lround(weight)) + " ";
   return text;

@@ -57,7 +57,7 @@ inline Dataset::Sample sample_in(const std::string& record, const TextSettings& 
 
 inline std::string marked(const Dataset::Sample& sample) {
   std::string text;
-  for (const Dataset::Segment& segment : sample.segments) text += (segment.learnt ? "+" : "-") + segment.text;
+  for (const Dataset::Segment& segment : sample.segments) text += (segment.is_label ? "+" : "-") + segment.text;
   return text;
 }
 

@@ -36,7 +36,7 @@ std::string rendered(const std::string& record, const std::string& key = "messag
   const PictureConversation found = conversation_in(record, key);
   std::string text;
   for (const TextSegment& segment : render_chat(found.conversation, settings, "here"))
-    text += (segment.learnt ? "+" : "-") + segment.text;
+    text += (segment.is_label ? "+" : "-") + segment.text;
   for (const std::string& picture : found.pictures) text += " " + picture;
   return text;
 }

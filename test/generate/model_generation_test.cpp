@@ -72,8 +72,8 @@ TEST_SUITE("generation golden") {
       BatchSample whole;
       whole.text.ids = ids;
       whole.text.ids.insert(whole.text.ids.end(), more.begin(), more.end());
-      whole.text.learnt.assign(whole.text.ids.size(), 0);
-      std::fill(whole.text.learnt.begin() + static_cast<std::ptrdiff_t>(ids.size()), whole.text.learnt.end(), 1);
+      whole.text.is_label.assign(whole.text.ids.size(), 0);
+      std::fill(whole.text.is_label.begin() + static_cast<std::ptrdiff_t>(ids.size()), whole.text.is_label.end(), 1);
       const std::vector<uint8_t> pixels = picture > 0 ? pixels_of(one.at("seed").get<int64_t>(), picture) : std::vector<uint8_t>{};
       const uint8_t* const pictures[] = {pixels.data()};
       const std::vector<TextLikelihood> found = rank.engine->decoder->score({&whole, 1}, pictures);

@@ -42,7 +42,7 @@ struct Written {
 BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t trained_from = 0) {
   BatchSample made{{std::vector<int32_t>(static_cast<size_t>(length)), {}}, key};
   std::iota(made.text.ids.begin(), made.text.ids.end(), first);
-  for (int64_t i = 0; i < length; ++i) made.text.learnt.push_back(i >= trained_from);
+  for (int64_t i = 0; i < length; ++i) made.text.is_label.push_back(i >= trained_from);
   return made;
 }
 
@@ -332,7 +332,7 @@ TEST_SUITE("batch") {
     const TokenizedText text = tokenize(sample_of, tokenizer, 50, 200, {}, 7);
     CHECK(std::string(text.source.begin(), text.source.end()) == "<ask>");
     CHECK(letters(text) == "\a<cat>");
-    CHECK(text.learnt == std::vector<uint8_t>{0, 1, 1, 1, 1, 1});
+    CHECK(text.is_label == std::vector<uint8_t>{0, 1, 1, 1, 1, 1});
     CHECK_FALSE(text.cut);
     const TokenizedText cut = tokenize(sample_of, tokenizer, 4, 200, {}, 7);
     CHECK(std::string(cut.source.begin(), cut.source.end()) == "<as>");
@@ -361,9 +361,9 @@ TEST_SUITE("batch") {
     const Dataset::Sample two{"x", {{"ask", false}, {"answer", true}}, {}};
     const TokenizedText text = tokenize(two, tokenizer, 50, 200);
     CHECK(letters(text) == "<askanswer>");
-    CHECK(text.learnt == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1});
+    CHECK(text.is_label == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1});
     CHECK(letters(tokenize(two, tokenizer, 6, 200)) == "<askan");
-    CHECK(tokenize(two, tokenizer, 6, 200).learnt.size() == 6);
+    CHECK(tokenize(two, tokenizer, 6, 200).is_label.size() == 6);
   }
 
   TEST_CASE("tokenize: the end token stands behind a text as the sample says, and once") {
@@ -377,7 +377,7 @@ TEST_SUITE("batch") {
       CHECK_MESSAGE(message.find(part) != std::string::npos, message);
     tokenizer.end = '!';
     CHECK(letters(tokenize(sample_of, tokenizer, 50, 200)) == "<askcat>!");
-    CHECK(tokenize(sample_of, tokenizer, 50, 200).learnt == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1, 1, 1});
+    CHECK(tokenize(sample_of, tokenizer, 50, 200).is_label == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1, 1, 1});
     tokenizer.end = '>';                         // what the tokenizer puts behind every text
     CHECK(letters(tokenize(sample_of, tokenizer, 50, 200)) == "<askcat>");
     CHECK_FALSE(tokenize(sample_of, tokenizer, 8, 200).cut);
@@ -391,8 +391,8 @@ TEST_SUITE("batch") {
     sample_of.whole = true;
     const TokenizedText text = tokenize(sample_of, tokenizer, 50, 200);
     CHECK(letters(text) == "askcatbd");
-    CHECK(text.learnt == std::vector<uint8_t>{0, 0, 0, 1, 1, 1, 0, 1});
-    CHECK(tokenize(sample_of, tokenizer, 5, 200).learnt == std::vector<uint8_t>{0, 0, 0, 1, 1});
+    CHECK(text.is_label == std::vector<uint8_t>{0, 0, 0, 1, 1, 1, 0, 1});
+    CHECK(tokenize(sample_of, tokenizer, 5, 200).is_label == std::vector<uint8_t>{0, 0, 0, 1, 1});
     sample_of.segments = {{"", false}};
     CHECK(tokenize(sample_of, tokenizer, 50, 200).ids.empty());
   }

@@ -188,13 +188,13 @@ TEST_SUITE("validation") {
               CHECK(batch->texts_without_target == 0);
               const int64_t* keys = batch->layout.whole(BatchField::sample_keys, batch->block).as<int64_t>();
               const int32_t* lengths = batch->layout.whole(BatchField::lengths, batch->block).as<int32_t>();
-              int64_t learnt = 0;
+              int64_t is_label = 0;
               for (int64_t i = 0; i < 4; ++i) {
                 CHECK(lengths[i] == (keys[i] < 26 ? 2 + keys[i] % 9 : 0));
-                if (keys[i] < 26) ++seen[keys[i]], learnt += lengths[i] - 1;
+                if (keys[i] < 26) ++seen[keys[i]], is_label += lengths[i] - 1;
               }
               const float count = *batch->layout.whole(BatchField::label_counts, batch->block).as<float>();
-              if (!loss_on_padding) CHECK(count == static_cast<float>(learnt));
+              if (!loss_on_padding) CHECK(count == static_cast<float>(is_label));
               labels += count;
               loader->give_back(batch);
             }

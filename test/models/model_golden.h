@@ -127,11 +127,11 @@ class Trainer {
     for (size_t b = 0; b < samples.size(); ++b) {
       const auto text = ids.begin() + static_cast<int64_t>(b * tokens);
       samples[b].text.ids.assign(text, text + lengths[b]);
-      samples[b].text.learnt.assign(samples[b].text.ids.size(), 1);
+      samples[b].text.is_label.assign(samples[b].text.ids.size(), 1);
       if (model->inputs().has_source()) samples[b].text.source = golden.source(b);
       if (!golden.has("learnt")) continue;
-      const std::vector<uint8_t> learnt = golden.raw<uint8_t>("learnt");
-      std::copy_n(learnt.begin() + static_cast<int64_t>(b * tokens), lengths[b], samples[b].text.learnt.begin());
+      const std::vector<uint8_t> is_label = golden.raw<uint8_t>("learnt");
+      std::copy_n(is_label.begin() + static_cast<int64_t>(b * tokens), lengths[b], samples[b].text.is_label.begin());
     }
     if (model->inputs().instruction) add_instructions(golden, samples);
     const TextShape text = smallest_shape(plan.text_shapes, samples, golden.samples());

@@ -24,7 +24,7 @@ inline std::vector<BatchSample> rig_samples(const ModelInputs& inputs = {}) {
   for (const int64_t length : {9, 2, 12, 5}) {
     BatchSample sample{{}, 1000 + length};
     for (int32_t t = 0; t < length; ++t) sample.text.ids.push_back(4 + static_cast<int32_t>(7 * length + 5 * t) % 40);
-    for (int64_t t = 0; t < length; ++t) sample.text.learnt.push_back(t != 3);
+    for (int64_t t = 0; t < length; ++t) sample.text.is_label.push_back(t != 3);
     if (inputs.has_source())               // 8, 9, 11 and 12 of them
       for (int64_t t = 0; t < 1 + (length * 5 + 10) % 12; ++t)
         sample.text.source.push_back(4 + static_cast<int32_t>(3 * length + 11 * t) % 40);

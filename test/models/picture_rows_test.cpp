@@ -138,7 +138,7 @@ TEST_SUITE("picture rows") {
         TokenizedText& text = samples[static_cast<size_t>(b)].text;
         for (int64_t t = -before; t < 2 + 2 * b; ++t) {
           text.ids.push_back(static_cast<int32_t>(5 + (11 * b + 7 * (t + 3)) % 40));
-          text.learnt.push_back(t > 0);
+          text.is_label.push_back(t > 0);
         }
         if (before > 0) text.pictures = {{0, 1, before}};
       }

@@ -30,7 +30,7 @@ class Reference {
   /// The sum over the labels of -log softmax(cap tanh(logits / cap)).
   double loss(const std::vector<BatchSample>& samples) const {
     double sum = 0;
-    for (const BatchSample& sample : samples) sum += loss_of(sample.text.ids, sample.text.learnt);
+    for (const BatchSample& sample : samples) sum += loss_of(sample.text.ids, sample.text.is_label);
     return sum;
   }
 
@@ -95,7 +95,7 @@ class Reference {
     for (const Values& row : x) y.push_back(norm(name, row));
     return y;
   }
-  double loss_of(const std::vector<int32_t>& ids, const std::vector<uint8_t>& learnt) const {
+  double loss_of(const std::vector<int32_t>& ids, const std::vector<uint8_t>& is_label) const {
     const auto hidden = static_cast<size_t>(s_.hidden);
     Rows x;
     for (const int32_t id : ids) {
@@ -112,7 +112,7 @@ class Reference {
     }
     double loss = 0;
     for (size_t t = 0; t + 1 < ids.size(); ++t)
-      if (learnt[t + 1]) loss += cross_entropy(product("tokens", norm("norm", x[t])), ids[t + 1]);
+      if (is_label[t + 1]) loss += cross_entropy(product("tokens", norm("norm", x[t])), ids[t + 1]);
     return loss;
   }
   double cross_entropy(const Values& logits, int32_t label) const {

@@ -43,7 +43,7 @@ struct Text {
 Text of_viewer(const TokenizedText& text) {
   Text out{text.ids, {}, text.source, text.instruction};
   for (size_t i = 1; i < text.ids.size(); ++i)
-    if (text.learnt[i]) out.trained.push_back(text.ids[i]), out.trained.push_back(static_cast<int32_t>(i));
+    if (text.is_label[i]) out.trained.push_back(text.ids[i]), out.trained.push_back(static_cast<int32_t>(i));
   return out;
 }
 

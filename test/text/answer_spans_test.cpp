@@ -27,14 +27,14 @@ TextSettings settings_with(const std::string& jinja, const std::string& name = "
 std::string bracketed(const Conversation& conversation, const TextSettings& settings) {
   std::string text;
   for (const TextSegment& segment : render_chat(conversation, settings, "here"))
-    text += segment.learnt ? "[" + segment.text + "]" : segment.text;
+    text += segment.is_label ? "[" + segment.text + "]" : segment.text;
   return text;
 }
 
 std::vector<std::string> trained(const Conversation& conversation, const TextSettings& settings) {
   std::vector<std::string> texts;
   for (const TextSegment& segment : render_chat(conversation, settings, "here"))
-    if (segment.learnt) texts.push_back(segment.text);
+    if (segment.is_label) texts.push_back(segment.text);
   return texts;
 }
 

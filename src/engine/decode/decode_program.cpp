@@ -196,7 +196,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
     if (inputs_.has_source()) sample.text.ids = {inputs_.decoder_start}, sample.text.source = text.ids;
     else sample.text.ids = text.ids;
     sample.text.instruction = text.instruction;
-    sample.text.learnt.assign(sample.text.ids.size(), 0);
+    sample.text.is_label.assign(sample.text.ids.size(), 0);
     samples.push_back(std::move(sample));
     pixels.push_back(text.pixels);
   }

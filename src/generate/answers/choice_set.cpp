@@ -116,7 +116,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
     text = tokenize(sample, tokenizer, model.max_ids(), inputs.text.vocabulary, {}, inputs.decoder_start);
     const size_t behind = std::min(tokenizer.suffix_ids().size(), text.ids.size() - 2);
     text.ids.resize(text.ids.size() - behind);
-    text.learnt.resize(text.ids.size());
+    text.is_label.resize(text.ids.size());
     return text;
   }
   text.ids = tokenizer.encode_plain(query + answer);
@@ -131,13 +131,13 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   }
   text.ids.insert(text.ids.begin(), prefix.begin(), prefix.end());
   context = std::min(context + prefix.size(), text.ids.size() - 1);
-  text.learnt.assign(text.ids.size(), 0);
-  std::fill(text.learnt.begin() + static_cast<std::ptrdiff_t>(context), text.learnt.end(), 1);
+  text.is_label.assign(text.ids.size(), 0);
+  std::fill(text.is_label.begin() + static_cast<std::ptrdiff_t>(context), text.is_label.end(), 1);
   const auto most = static_cast<size_t>(model.max_ids());
   if (text.ids.size() > most) {
     const auto cut = static_cast<std::ptrdiff_t>(text.ids.size() - most);
     text.ids.erase(text.ids.begin(), text.ids.begin() + cut);
-    text.learnt.erase(text.learnt.begin(), text.learnt.begin() + cut);
+    text.is_label.erase(text.is_label.begin(), text.is_label.begin() + cut);
   }
   for (const int32_t id : text.ids)
     BLIPFT_USER_CHECK(id < model.inputs.text.vocabulary, question.location, ": token id ", id, " is not below the model's ",
