@@ -25,11 +25,11 @@ std::string concat(const Parts&... parts) {
 /// "1 sample", "3 samples".
 inline std::string counted(int64_t number, std::string_view what) { return concat(number, " ", what, number == 1 ? "" : "s"); }
 
-/// Returns `text` for quoting in a message: at most `most` bytes, with "?" for each control character, so that a broken
+/// Returns `text` for quoting in a message: at most `maximum` bytes, with "?" for each control character, so that a broken
 /// file neither fills the screen nor controls the terminal.
-inline std::string brief(std::string_view text, size_t most = 80) {
+inline std::string brief(std::string_view text, size_t maximum = 80) {
   const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
-  size_t end = text.size() > most ? most : text.size();
+  size_t end = text.size() > maximum ? maximum : text.size();
   while (end > 0 && end < text.size() && continues(end)) --end;  // cuts only between whole UTF-8 characters
   std::string out(text.substr(0, end));
   for (char& c : out)

@@ -36,11 +36,11 @@ struct PromptedSample {
 /// Returns the prompt of one sample: all text before the last turn's answer. Throws UserError with the sample's name.
 PromptedSample prompt_of_sample(const Dataset& dataset, int64_t index, const Tokenizer& tokenizer,
                                 const PromptSettings& settings);
-/// Returns the prompts of the first `most` samples (0: all), in their order. Samples with the same picture, prompt and
+/// Returns the prompts of the first `maximum` samples (0: all), in their order. Samples with the same picture, prompt and
 /// id are merged into one with the references of all. The error of a sample that cannot be read or tokenized is passed
 /// to `bad`, or thrown if `bad` is empty.
 std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tokenizer& tokenizer,
-                                               const PromptSettings& settings, int64_t most = 0,
+                                               const PromptSettings& settings, int64_t maximum = 0,
                                                const std::function<void(const UserError&)>& bad = {});
 
 /// Returns the ids of a prompt that is this text; `location` (the option) is used in messages.

@@ -113,8 +113,8 @@ FileToWrite checkpoints_to_write(const RunSettings& config, int64_t bytes, const
   for (const io::NamedCheckpoint& earlier : io::named_checkpoints(folder))
     if (earlier.is_whole() && (earlier.run_id.empty() || earlier.run_id == run_id)) held += earlier.bytes;
   // The next checkpoint is written before an old one is removed.
-  const int64_t most = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != BestCriterion::none ? 1 : 0);
-  return {"checkpoints", std::max(bytes, most * bytes - held), folder};
+  const int64_t maximum = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != BestCriterion::none ? 1 : 0);
+  return {"checkpoints", std::max(bytes, maximum * bytes - held), folder};
 }
 
 Checkpoints::Checkpoints(CheckpointParts parts)

@@ -76,8 +76,8 @@ std::vector<uint32_t> ContentCheck::read(const std::vector<Chunk>& chunks, int64
     }
   };
   std::vector<std::future<void>> others;
-  const int64_t most = std::min<int64_t>(threads, static_cast<int64_t>(chunks.size()));
-  for (int64_t i = 1; i < most; ++i) others.push_back(std::async(std::launch::async, work));
+  const int64_t maximum = std::min<int64_t>(threads, static_cast<int64_t>(chunks.size()));
+  for (int64_t i = 1; i < maximum; ++i) others.push_back(std::async(std::launch::async, work));
   work();
   for (std::future<void>& other : others) other.get();
   // If a file was modified meanwhile, the run may have loaded other bytes than these.

@@ -136,8 +136,8 @@ DType Saver::config_dtype(const std::vector<CheckpointWriter::Entry>& entries) c
   std::map<DType, int64_t> elements;
   for (const CheckpointWriter::Entry& entry : entries)
     elements[entry.dtype] += std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
-  const auto most = std::max_element(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == elements.end() ? job_.settings.trained : most->first;
+  const auto maximum = std::max_element(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return maximum == elements.end() ? job_.settings.trained : maximum->first;
 }
 
 void Saver::write_config(const std::vector<CheckpointWriter::Entry>& entries, bool unties) {
@@ -340,7 +340,7 @@ std::vector<SaveSettings> SaveSettings::of(const RunSettings& config) {
 
 int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
                              const SaveSettings& settings) {
-  int64_t most = 0;
+  int64_t maximum = 0;
   for (const Unit* unit : units) {
     if (!is_saved(*unit, settings)) continue;
     const auto gathered = [&](const Unit& which, DType dtype) {
@@ -349,12 +349,12 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
              strategy.gather_scratch_bytes(which);
     };
     if (is_gathered(*unit, settings))
-      most = std::max(most, gathered(*unit, saved_dtype(*unit, settings, store.weight_dtype(*unit))));
-    if (!unit->trainable && settings.pretrained && settings.frozen) most = std::max(most, 2 * kPieceBytes);
+      maximum = std::max(maximum, gathered(*unit, saved_dtype(*unit, settings, store.weight_dtype(*unit))));
+    if (!unit->trainable && settings.pretrained && settings.frozen) maximum = std::max(maximum, 2 * kPieceBytes);
     if (unit->adapter && settings.what == SaveSettings::What::all)
-      most = std::max(most, gathered(*unit->adapter, DType::f32) + 3 * kPieceBytes);
+      maximum = std::max(maximum, gathered(*unit->adapter, DType::f32) + 3 * kPieceBytes);
   }
-  return most;
+  return maximum;
 }
 
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,

@@ -8,8 +8,8 @@ namespace blipft {
 bool PeerMemory::open(const World& world, void* block, int64_t bytes) {
   close();
   cudaIpcMemHandle_t mine{};
-  const int64_t most = world.max(bytes), least = -world.max(-bytes);  // every rank calls max() twice
-  const bool alike = most == bytes && least == bytes;
+  const int64_t maximum = world.max(bytes), minimum = -world.max(-bytes);  // every rank calls max() twice
+  const bool alike = maximum == bytes && minimum == bytes;
   bool works = alike && world.local_size() == world.size() && cudaIpcGetMemHandle(&mine, block) == cudaSuccess;
   std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(world.size()));
   world.gather(&mine, sizeof mine, handles.data());

@@ -51,13 +51,13 @@ constexpr int64_t max_ranks = 1 << 20, max_smoke_steps = 1'000'000, max_shown_sa
 constexpr double max_gib = 1e6;
 
 /// An integer, 1 <= value <= most.
-int64_t parse_count(const std::string& option, const std::string& text, int64_t most) {
+int64_t parse_count(const std::string& option, const std::string& text, int64_t maximum) {
   int64_t count = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, count);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && count >= 1 && count <= most, option, ": found \"",
+  BLIPFT_USER_CHECK(error == std::errc() && stop == end && count >= 1 && count <= maximum, option, ": found \"",
                     brief(text),
-                    "\", expected an integer >= 1 and <= ", most);
+                    "\", expected an integer >= 1 and <= ", maximum);
   return count;
 }
 

@@ -36,7 +36,7 @@ void step_text(const BeamStep& args, const BeamArrays& a, int64_t first_row, int
                     [](const BeamCandidate& x, const BeamCandidate& y) { return x.before(y); });
   BeamPlan plan;
   plan_beams(a, text, all.data(), length, plan);
-  for (int64_t column = 0; column < std::max(a.texts.most, a.positions); ++column)
+  for (int64_t column = 0; column < std::max(a.texts.maximum, a.positions); ++column)
     move_beams(a, text, all.data(), length, plan, column);
   for (int64_t b = 0; b < a.beams; ++b) finish_beam(a, text, b, length, plan);
 }

@@ -95,12 +95,12 @@ void begin_slot(const BeginTexts& args, int64_t r, int64_t slot) {
 void CpuOps::begin_texts(const BeginTexts& args, Stream) {
   check_args(args);
   const int64_t texts = args.state.lengths.numel() / args.beams;
-  const int64_t most = std::min(args.ids.cols(), args.state.ids.cols());
+  const int64_t maximum = std::min(args.ids.cols(), args.state.ids.cols());
   for (int64_t r = 0; r < args.texts.numel(); ++r) {
     const int64_t text = args.texts.as<const int32_t>()[r], length = args.lengths.as<const int32_t>()[r];
     if (text < 0) continue;
     BLIPFT_CHECK(text < texts, "begin_texts: texts[", r, "] is ", text, ", but there are ", texts, " texts");
-    BLIPFT_CHECK(length >= 1 && length <= most, "begin_texts: lengths[", r, "] is ", length, ", expected 1 to ", most);
+    BLIPFT_CHECK(length >= 1 && length <= maximum, "begin_texts: lengths[", r, "] is ", length, ", expected 1 to ", maximum);
     for (int64_t beam = 0; beam < args.beams; ++beam) begin_slot(args, r, text * args.beams + beam);
     if (args.closed) args.closed.as<int32_t>()[text] = 0;
   }
@@ -109,14 +109,14 @@ void CpuOps::begin_texts(const BeginTexts& args, Stream) {
 void CpuOps::next_rows(const NextRows& args, Stream) {
   check_args(args);
   const DecodeState& state = args.state;
-  const int64_t most = state.ids.cols();
+  const int64_t maximum = state.ids.cols();
   for (int64_t s = 0; s < state.lengths.numel(); ++s) {
     const int32_t length = state.lengths.as<const int32_t>()[s];
-    BLIPFT_CHECK(length >= 0 && length <= most, "next_rows: lengths[", s, "] is ", length, ", but a text has at most ",
-                 most, " ids");
+    BLIPFT_CHECK(length >= 0 && length <= maximum, "next_rows: lengths[", s, "] is ", length, ", but a text has at most ",
+                 maximum, " ids");
     const bool grows = length > 0 && state.done.as<const int32_t>()[s] == kRunning;
     const auto end = static_cast<int32_t>(args.prefix_rows + length);
-    args.tokens.as<int32_t>()[s] = grows ? state.ids.as<const int32_t>()[s * most + length - 1] : 0;
+    args.tokens.as<int32_t>()[s] = grows ? state.ids.as<const int32_t>()[s * maximum + length - 1] : 0;
     args.positions.as<int32_t>()[s] = grows ? end - 1 : -1;
     args.cache_lengths.as<int32_t>()[s] = grows ? end : 0;
   }

@@ -90,13 +90,13 @@ inline void round_to(DType dtype, float* values, int64_t count) {
 /// Raises `amax`, if given, to the largest magnitude of the stored `x` (Fp8Magnitude).
 inline void raise_magnitude(const Tensor& amax, const MatrixView& x) {
   if (!amax) return;
-  uint32_t most = bits_from_float(*amax.as<float>());
+  uint32_t maximum = bits_from_float(*amax.as<float>());
   float* const row = thread_buffer(0, x.cols());
   for (int64_t r = 0; r < x.rows(); ++r) {
     load_row(x, r, row);
-    for (int64_t c = 0; c < x.cols(); ++c) most = std::max(most, bits_from_float(row[c]) & 0x7fffffffu);
+    for (int64_t c = 0; c < x.cols(); ++c) maximum = std::max(maximum, bits_from_float(row[c]) & 0x7fffffffu);
   }
-  *amax.as<float>() = float_from_bits(most);
+  *amax.as<float>() = float_from_bits(maximum);
 }
 
 /// Stores a parameter gradient: t = values, or t += values (added in f32). Overwrites `values`.
@@ -163,24 +163,24 @@ struct SampleRow {
   int64_t sample, row;
 };
 
-/// Locates row r of a matrix whose samples have `most` rows each or, if packed, at most `most` rows.
-inline SampleRow sample_row(const Packing& packing, int64_t r, int64_t most) {
+/// Locates row r of a matrix whose samples have `maximum` rows each or, if packed, at most `maximum` rows.
+inline SampleRow sample_row(const Packing& packing, int64_t r, int64_t maximum) {
   const int64_t padded = packing ? packing.padded_rows.as<const int32_t>()[r] : r;
-  return {padded / most, padded % most};
+  return {padded / maximum, padded % maximum};
 }
 
 /// Returns the matrix row at which sample b starts; for b = number of samples, the end.
-inline int64_t first_row(const Packing& packing, int64_t b, int64_t most) {
-  return packing ? packing.starts.as<const int32_t>()[b] : b * most;
+inline int64_t first_row(const Packing& packing, int64_t b, int64_t maximum) {
+  return packing ? packing.starts.as<const int32_t>()[b] : b * maximum;
 }
 
 /// Returns the number of rows of sample b.
-inline int64_t rows_of(const Packing& packing, int64_t b, int64_t most) {
-  return first_row(packing, b + 1, most) - first_row(packing, b, most);
+inline int64_t rows_of(const Packing& packing, int64_t b, int64_t maximum) {
+  return first_row(packing, b + 1, maximum) - first_row(packing, b, maximum);
 }
 
-/// Throws if `packing` is given and its values contradict its documentation; `most` is the maximum of a sample's rows.
-void check_packing(const Packing& packing, int64_t most);
+/// Throws if `packing` is given and its values contradict its documentation; `maximum` is the maximum of a sample's rows.
+void check_packing(const Packing& packing, int64_t maximum);
 
 /// values[i] = keep(element first + i of sample `sample`) ? scale values[i] / (1 - p) : 0
 void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values);

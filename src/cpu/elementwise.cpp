@@ -26,7 +26,7 @@ void reduce(const Tensor& x, const Tensor& out, bool accumulate, F f) {
 
 }  // namespace
 
-void check_packing(const Packing& packing, int64_t most) {
+void check_packing(const Packing& packing, int64_t maximum) {
   if (!packing) return;
   const int32_t* starts = packing.starts.as<const int32_t>();
   const int32_t* padded_rows = packing.padded_rows.as<const int32_t>();
@@ -34,12 +34,12 @@ void check_packing(const Packing& packing, int64_t most) {
   BLIPFT_CHECK(starts[0] == 0 && starts[samples] == rows, "packing.starts goes from ", starts[0], " to ",
                starts[samples], ", expected from 0 to ", rows);
   for (int64_t b = 0; b < samples; ++b) {
-    BLIPFT_CHECK(starts[b] <= starts[b + 1] && starts[b + 1] - starts[b] <= most, "packed sample ", b, " has rows ",
-                 starts[b], " up to ", starts[b + 1], ", expected 0 to ", most, " rows");
+    BLIPFT_CHECK(starts[b] <= starts[b + 1] && starts[b + 1] - starts[b] <= maximum, "packed sample ", b, " has rows ",
+                 starts[b], " up to ", starts[b + 1], ", expected 0 to ", maximum, " rows");
     // If a start lies beyond the end, a later start is smaller than its predecessor, and the check above reports it.
     for (int64_t r = starts[b]; r < std::min<int64_t>(starts[b + 1], rows); ++r)
-      BLIPFT_CHECK(padded_rows[r] == b * most + r - starts[b], "packing.padded_rows[", r, "] is ", padded_rows[r],
-                   ", expected ", b * most + r - starts[b]);
+      BLIPFT_CHECK(padded_rows[r] == b * maximum + r - starts[b], "packing.padded_rows[", r, "] is ", padded_rows[r],
+                   ", expected ", b * maximum + r - starts[b]);
   }
 }
 

@@ -35,10 +35,10 @@ int64_t prefix_row(const TextEmbed& args, int64_t r, int64_t b, int64_t t) {
 /// Calls f(i, r) in order for every id index i of a token that has a row r.
 template <class F>
 void for_ids(const TextEmbed& args, F f) {
-  const int64_t samples = args.ids.rows(), tokens = args.ids.cols(), most = max_rows(args);
+  const int64_t samples = args.ids.rows(), tokens = args.ids.cols(), maximum = max_rows(args);
   for (int64_t b = 0; b < samples; ++b) {
-    const int64_t first = first_row(args.packing, b, most) + args.prefix_rows;
-    const int64_t count = std::min(tokens, first_row(args.packing, b + 1, most) - first);
+    const int64_t first = first_row(args.packing, b, maximum) + args.prefix_rows;
+    const int64_t count = std::min(tokens, first_row(args.packing, b + 1, maximum) - first);
     for (int64_t t = 0; t < count; ++t)
       if (prefix_row(args, first + t, b, args.prefix_rows + t) < 0) f(b * tokens + t, first + t);
   }
@@ -84,10 +84,10 @@ int64_t picked_row(const RowBlocks& args, int64_t r) {
 /// Throws if a packed block has too few rows.
 void check_numbers(const RowBlocks& args) {
   check_packing(args.packing, args.block_rows);
-  const int64_t least = args.fixed ? args.offset + args.count : args.block_rows - args.count;
+  const int64_t minimum = args.fixed ? args.offset + args.count : args.block_rows - args.count;
   for (int64_t b = 0; args.packing && b + 1 < args.packing.starts.numel(); ++b)
-    BLIPFT_CHECK(rows_of(args.packing, b, 0) >= least, "packed block ", b, " has ", rows_of(args.packing, b, 0),
-                 " rows, but ", least, args.fixed ? " are asked of it" : " are left out of it");
+    BLIPFT_CHECK(rows_of(args.packing, b, 0) >= minimum, "packed block ", b, " has ", rows_of(args.packing, b, 0),
+                 " rows, but ", minimum, args.fixed ? " are asked of it" : " are left out of it");
 }
 
 /// An addend: row `source_row` of the incoming gradient is added to row `table_row` of a table.
@@ -188,11 +188,11 @@ void CpuOps::vision_embed_backward(const VisionEmbed& args, Stream) {
 void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
   check_args(args);
   check_numbers(args);
-  const int64_t n = args.x.cols(), tokens = args.ids.cols(), most = max_rows(args);
+  const int64_t n = args.x.cols(), tokens = args.ids.cols(), maximum = max_rows(args);
   const float scale = token_scale(args);
   const int32_t* ids = args.ids.as<const int32_t>();
   for_each(args.x.rows(), [&](int64_t r) {
-    const auto [b, t] = sample_row(args.packing, r, most);
+    const auto [b, t] = sample_row(args.packing, r, maximum);
     float* x = thread_buffer(0, n);
     const int64_t picture = prefix_row(args, r, b, t);
     if (picture >= 0) load(args.prefix, picture * n, n, x);
@@ -213,10 +213,10 @@ void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
 void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
   check_backward_args(args);
   check_numbers(args);
-  const int64_t most = max_rows(args);
+  const int64_t maximum = max_rows(args);
   const int32_t* ids = args.ids.as<const int32_t>();
   if (args.prefix) for_each(args.prefix.rows(), [&](int64_t r) {
-    const auto first = [&](int64_t b) { return first_row(args.packing, b, most); };
+    const auto first = [&](int64_t b) { return first_row(args.packing, b, maximum); };
     const int64_t q = args.prefix_rows, row = q > 0 ? first(r / q) + r % q : args.row_of_prefix.as<const int32_t>()[r];
     if (row >= 0) return copy_row(args.x, row, args.prefix, r);
     const int64_t bytes = args.prefix.cols() * dtype_size(args.prefix.dtype);
@@ -232,7 +232,7 @@ void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
   if (args.positions) {
     std::vector<Occurrence> uses;
     for (int64_t r = 0; r < args.x.rows(); ++r) {
-      const auto [b, t] = sample_row(args.packing, r, most);
+      const auto [b, t] = sample_row(args.packing, r, maximum);
       uses.push_back({position_row(args, b, t), r});
     }
     scatter_rows(args.x, std::move(uses), args.positions, args.accumulate_positions);

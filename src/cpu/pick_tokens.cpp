@@ -19,8 +19,8 @@ void leave_out(const TokenRules& rules, float largest, float* scores, int64_t co
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
   int64_t kept = count;
   if (rules.top_k > 0 && rules.top_k < count) {
-    const float least = scores[order[static_cast<size_t>(rules.top_k - 1)]];
-    while (scores[order[static_cast<size_t>(kept - 1)]] < least) --kept;
+    const float minimum = scores[order[static_cast<size_t>(rules.top_k - 1)]];
+    while (scores[order[static_cast<size_t>(kept - 1)]] < minimum) --kept;
   }
   const auto weight = [&](int64_t i) { return softmax_weight(scores[order[static_cast<size_t>(i)]], largest); };
   if (rules.top_p < 1) {
@@ -74,7 +74,7 @@ void pick_token(const PickTokens& args, int64_t row, int64_t slot) {
   }
   float logit = 0;
   load(args.logits, row * count + token, 1, &logit);
-  args.log_probs.as<float>()[slot * texts.most + length] = logits(logit);
+  args.log_probs.as<float>()[slot * texts.maximum + length] = logits(logit);
   append_token(texts, rules, slot, token);
 }
 

@@ -13,9 +13,9 @@ namespace blipft::cpu {
 namespace {
 
 float scale_of(const float* values, int64_t count) {
-  uint32_t most = 0;
-  for (int64_t i = 0; i < count; ++i) most = std::max(most, bits_from_float(values[i]) & 0x7fffffffu);
-  return block_scale(most);
+  uint32_t maximum = 0;
+  for (int64_t i = 0; i < count; ++i) maximum = std::max(maximum, bits_from_float(values[i]) & 0x7fffffffu);
+  return block_scale(maximum);
 }
 
 template <int kCount>

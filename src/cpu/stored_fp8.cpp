@@ -42,17 +42,17 @@ void CpuOps::decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) {
 
 void CpuOps::raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) {
   check_raise_fp8_scale(x, largest, scale);
-  uint32_t most = bits_from_float(*largest.as<const float>());
+  uint32_t maximum = bits_from_float(*largest.as<const float>());
   const int64_t n = x.numel();
-#pragma omp parallel for reduction(max : most)
+#pragma omp parallel for reduction(max : maximum)
   for (int64_t first = 0; first < n; first += kPiece) {
     const int64_t count = std::min(kPiece, n - first);
     float* const numbers = thread_buffer(0, count);
     load(x, first, count, numbers);
-    for (int64_t i = 0; i < count; ++i) most = std::max(most, bits_from_float(numbers[i]) & 0x7fffffffu);
+    for (int64_t i = 0; i < count; ++i) maximum = std::max(maximum, bits_from_float(numbers[i]) & 0x7fffffffu);
   }
-  *largest.as<float>() = float_from_bits(most);
-  *scale.as<float>() = fp8_scale(most, DType::f8e4m3);
+  *largest.as<float>() = float_from_bits(maximum);
+  *scale.as<float>() = fp8_scale(maximum, DType::f8e4m3);
 }
 
 void CpuOps::transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream) {

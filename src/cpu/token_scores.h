@@ -29,7 +29,7 @@ struct LogSoftmax {
 
 /// Applies the repetition penalty and the bar on end tokens for the text in `slot`.
 inline void apply_rules(const RuleArrays& rules, const TextArrays& texts, int64_t slot, float* scores, int64_t count) {
-  const int32_t* ids = texts.ids + slot * texts.most;
+  const int32_t* ids = texts.ids + slot * texts.maximum;
   const int32_t length = texts.lengths[slot];
   const auto seen_before = [&](int32_t i) { return std::find(ids, ids + i, ids[i]) != ids + i; };
   if (rules.repetition_penalty != 1)

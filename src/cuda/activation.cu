@@ -113,7 +113,7 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
   const int64_t step = kRowLanes * row_stride;  // elements between a thread's rows
   int64_t at = begin * row_stride + column;
   float sums[N] = {};
-  unsigned most = 0;
+  unsigned maximum = 0;
   for (int left = column < cols ? static_cast<int>(end - begin) : 0; left > 0; left -= kRowLanes * kRows) {
     Pack<T, N> gradients[kRows];
     decltype(load_saved<N>(saved, at)) inputs[kRows];
@@ -144,7 +144,7 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
         }
         const Pack<T, N> stored = packed<T>(g);
         *reinterpret_cast<Pack<T, N>*>(dx + at) = stored;
-        if (amax) most = larger(most, stored);
+        if (amax) maximum = larger(maximum, stored);
         if constexpr (pass == Pass::gelu_activated) store(activated + at, x);
       }
       if constexpr (kSums) {
@@ -154,7 +154,7 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
     }
   }
   if constexpr (pass != Pass::sum_only)
-    if (amax) raise_by_block(most, amax);
+    if (amax) raise_by_block(maximum, amax);
   if constexpr (kSums) finish_sums<N>(sums, args, cols);
 }
 

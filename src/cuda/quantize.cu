@@ -158,8 +158,8 @@ quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::W
   }
   __syncthreads();
   const float own = scales[threadIdx.x];
-  const uint32_t most = __reduce_max_sync(0xffffffffu, __float_as_uint(own) & 0x7fffffffu);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
+  const uint32_t maximum = __reduce_max_sync(0xffffffffu, __float_as_uint(own) & 0x7fffffffu);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = maximum;
   __syncthreads();
   uint32_t top = 0;
 #pragma unroll

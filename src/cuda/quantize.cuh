@@ -44,17 +44,17 @@ struct CodePack {
 /// Returns the scale of the block that this thread's 8 numbers belong to. All threads of the warp must call it.
 template <int kThreadsOfBlock>
 __device__ __forceinline__ float scale_of(const float (&x)[kCodePack]) {
-  uint32_t most = 0;
+  uint32_t maximum = 0;
 #pragma unroll
-  for (int j = 0; j < kCodePack; ++j) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
+  for (int j = 0; j < kCodePack; ++j) maximum = max(maximum, __float_as_uint(x[j]) & 0x7fffffffu);
   if constexpr (kThreadsOfBlock == 32) {
-    most = __reduce_max_sync(0xffffffffu, most);
+    maximum = __reduce_max_sync(0xffffffffu, maximum);
   } else {
 #pragma unroll
     for (int offset = kThreadsOfBlock / 2; offset > 0; offset /= 2)
-      most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
+      maximum = max(maximum, __shfl_xor_sync(0xffffffffu, maximum, offset));
   }
-  return block_scale(most);
+  return block_scale(maximum);
 }
 
 constexpr float kInt8Top = 127;

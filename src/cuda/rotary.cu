@@ -96,15 +96,15 @@ __device__ __forceinline__ void rotate_row(T* x, const Args& args) {
   __syncthreads();
   T* const row = x + blockIdx.x * args.row_stride;
   const int of_head = args.pairs / N, count = of_head * args.heads;
-  unsigned most = 0;
+  unsigned maximum = 0;
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int head = i / of_head, first = (i - head * of_head) * N;
     T* const at = row + head * args.head_size + first;
     const Turned<N> turned(at, args.pairs, angles, first);
     turned.store_at(at, args.pairs);
-    if (args.amax) most = larger(larger(most, packed<T>(turned.a)), packed<T>(turned.b));
+    if (args.amax) maximum = larger(larger(maximum, packed<T>(turned.a)), packed<T>(turned.b));
   }
-  if (args.amax) raise_by_block(most, args.amax);
+  if (args.amax) raise_by_block(maximum, args.amax);
 }
 
 template <class T, int N>

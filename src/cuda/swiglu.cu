@@ -59,9 +59,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __res
                                                                   int64_t cols, unsigned* amax) {
   join_chain();
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
-  unsigned most = 0;
-  if (column < cols) most = swiglu_forward<T, N, kGate>(gate_up, y, blockIdx.x, column, cols);
-  if constexpr (kAmax) raise_by_block(most, amax);
+  unsigned maximum = 0;
+  if (column < cols) maximum = swiglu_forward<T, N, kGate>(gate_up, y, blockIdx.x, column, cols);
+  if constexpr (kAmax) raise_by_block(maximum, amax);
 }
 
 /// Computes one pack of swiglu_backward_kernel; returns the bits of its largest |dgate_up|. dgate_up may be gate_up: a
@@ -99,9 +99,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate
                                                                    T* dgate_up, T* __restrict__ y, int64_t cols,
                                                                    unsigned* amax) {
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
-  unsigned most = 0;
-  if (column < cols) most = swiglu_backward<T, N, kGate>(gate_up, dy, dgate_up, y, blockIdx.x, column, cols);
-  if constexpr (kAmax) raise_by_block(most, amax);
+  unsigned maximum = 0;
+  if (column < cols) maximum = swiglu_backward<T, N, kGate>(gate_up, dy, dgate_up, y, blockIdx.x, column, cols);
+  if constexpr (kAmax) raise_by_block(maximum, amax);
 }
 
 /// Calls launch(activation) with the activation as an integral constant.

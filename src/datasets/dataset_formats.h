@@ -38,9 +38,9 @@ std::unique_ptr<Dataset> open_webdataset(const std::string& path, const TextSett
 std::vector<std::string> find_json_files(const std::string& path);
 std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& settings);
 
-/// Returns at most `most` of `size` sample numbers, evenly spread. They represent the whole data set where examining
+/// Returns at most `maximum` of `size` sample numbers, evenly spread. They represent the whole data set where examining
 /// every file takes too long.
-std::vector<int64_t> spread_samples(int64_t size, int64_t most);
+std::vector<int64_t> spread_samples(int64_t size, int64_t maximum);
 constexpr int64_t max_sizes_looked_at = 1024, max_pictures_looked_into = 64;
 constexpr int64_t max_bytes_looked_at = int64_t{1} << 20;  // of each of these pictures
 

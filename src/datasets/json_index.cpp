@@ -37,10 +37,10 @@ class RecordCollector {
   }
   /// Checks the limits for a record that extends at least to `offset`.
   void check(int64_t offset) const {
-    const int64_t bytes = offset - begin_, most = std::numeric_limits<uint32_t>::max();
+    const int64_t bytes = offset - begin_, maximum = std::numeric_limits<uint32_t>::max();
     BLIPFT_USER_CHECK(bytes <= max_text_bytes, path_, ":", line_, ": a record of ", bytes, " bytes or more, expected ",
                       "at most ", max_text_bytes, "; is a line end or a quote missing?");
-    BLIPFT_USER_CHECK(line_ <= most, path_, ":", line_, ": more lines than ", most, "; split the file");
+    BLIPFT_USER_CHECK(line_ <= maximum, path_, ":", line_, ": more lines than ", maximum, "; split the file");
   }
   void end(int64_t offset) {
     const int64_t bytes = offset - begin_;

@@ -143,8 +143,8 @@ std::vector<std::string> captions_from_json(const nlohmann::json& object, const 
                          "; where another key has it, say which: data.keys={text: KEY} (in quotes on a command line)"));
 }
 
-std::vector<int64_t> spread_samples(int64_t size, int64_t most) {
-  std::vector<int64_t> samples(static_cast<size_t>(std::min(size, most)));
+std::vector<int64_t> spread_samples(int64_t size, int64_t maximum) {
+  std::vector<int64_t> samples(static_cast<size_t>(std::min(size, maximum)));
   for (size_t i = 0; i < samples.size(); ++i)
     samples[i] = static_cast<int64_t>(i) * size / static_cast<int64_t>(samples.size());
   return samples;

@@ -208,9 +208,9 @@ void add_member(const TarFile& tar, const Member& member, size_t dot, Entry& ent
   Piece piece{member.offset, member.bytes, ""};
   member.name.copy(piece.extension, sizeof piece.extension - 1, dot + 1);
   const bool picture = extension != "txt" && extension != "json";
-  const int64_t most = picture ? max_picture_bytes : max_text_bytes;
-  BLIPFT_USER_CHECK(member.bytes <= most, tar.path(), ": member \"", brief(member.name), "\" has ", member.bytes,
-                    " bytes, expected a ", picture ? "picture" : "caption", " of at most ", most,
+  const int64_t maximum = picture ? max_picture_bytes : max_text_bytes;
+  BLIPFT_USER_CHECK(member.bytes <= maximum, tar.path(), ": member \"", brief(member.name), "\" has ", member.bytes,
+                    " bytes, expected a ", picture ? "picture" : "caption", " of at most ", maximum,
                     "; write the shard without it");
   Piece& slot = picture ? entry.picture : entry.caption;
   if (slot && !picture && lower(slot.extension) != extension) {
@@ -315,10 +315,10 @@ class WebDataset final : public Dataset {
   void identify_contents(const Take& take) const override {
     std::optional<TarFile> tar;            // one shard at a time
     size_t opened = 0;
-    const auto add_to_digest = [&](const Entry& entry, const Piece& piece, int64_t most) {
+    const auto add_to_digest = [&](const Entry& entry, const Piece& piece, int64_t maximum) {
       try {
         if (!tar || opened != entry.shard) tar.reset(), tar.emplace(shards_[entry.shard]), opened = entry.shard;
-        std::string bytes(static_cast<size_t>(std::min(piece.bytes, most)), '\0');
+        std::string bytes(static_cast<size_t>(std::min(piece.bytes, maximum)), '\0');
         tar->read(piece.offset, bytes.data(), static_cast<int64_t>(bytes.size()), "a member");
         take(bytes, piece.bytes);
       } catch (const UserError&) {

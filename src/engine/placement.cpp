@@ -132,8 +132,8 @@ std::unique_ptr<CommGroups> make_groups(const EngineSettings& config, const Worl
 }
 
 int64_t ranks_of_each_machine(const World& world) {
-  const int64_t most = world.max(world.local_size()), least = -world.max(-world.local_size());
-  return most == least ? most : 0;
+  const int64_t maximum = world.max(world.local_size()), minimum = -world.max(-world.local_size());
+  return maximum == minimum ? maximum : 0;
 }
 
 int64_t shard_group_size(const EngineSettings& config, int64_t ranks, int64_t node_ranks) {

@@ -154,16 +154,16 @@ struct BleuSums {
 BleuSums bleu_sums(const CountedCaption& caption) {
   BleuSums out;
   out.words = caption.candidate.words;
-  Counts most;
+  Counts maximum;
   std::pair<int64_t, int64_t> closest{INT64_MAX, 0};  // {difference of lengths, length}
   for (const auto& reference : caption.references) {
     closest = std::min(closest, {std::abs(reference.words - out.words), reference.words});
-    for (const auto& [gram, times] : reference.counts) most[gram] = std::max(most[gram], times);
+    for (const auto& [gram, times] : reference.counts) maximum[gram] = std::max(maximum[gram], times);
   }
   out.reference_words = closest.second;
   for (int64_t k = 0; k < max_words; ++k) out.guessed[k] = std::max<int64_t>(0, out.words - k);
   for (const auto& [gram, times] : caption.candidate.counts)
-    if (const auto found = most.find(gram); found != most.end())
+    if (const auto found = maximum.find(gram); found != maximum.end())
       out.right[words_of(gram) - 1] += std::min(found->second, times);
   return out;
 }

@@ -79,8 +79,8 @@ class ScannerRules::Parser {
     if (take(U'*')) return optional(loop(one));
     if (take(U'+')) return loop(one);
     if (!take(U'{')) return one;
-    const int64_t least = number();
-    const int64_t most = take(U',') ? number() : least;
+    const int64_t minimum = number();
+    const int64_t maximum = take(U',') ? number() : minimum;
     expect(U'}');
     const size_t end = at_;
     // Parse the atom again for each copy.
@@ -90,8 +90,8 @@ class ScannerRules::Parser {
       BLIPFT_CHECK(at_ == behind, "pattern ", pattern_);
       return made;
     };
-    Fragment all = least > 0 ? one : optional(one);
-    for (int64_t n = 1; n < most; ++n) all = join(all, n < least ? copy() : optional(copy()));
+    Fragment all = minimum > 0 ? one : optional(one);
+    for (int64_t n = 1; n < maximum; ++n) all = join(all, n < minimum ? copy() : optional(copy()));
     at_ = end;
     return all;
   }

@@ -67,8 +67,8 @@ void Generation::choose(const TextsToGenerate& work) {
                              [&](const MemoryPlan& plan) { return !gpu || plan.arena->total_bytes() <= free; }},
                             found);
   if (found) return;
-  const int64_t least = plan_.arena->total_bytes();
-  throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->decoder->cache_bytes()),
+  const int64_t minimum = plan_.arena->total_bytes();
+  throw UserError(concat("generation needs ", memory_text(minimum), " of GPU memory (", memory_text(plan_.engine->decoder->cache_bytes()),
                          " of it keys and values of ", slots(), " texts of ", plan_.decoding->max_ids,
                          " tokens), and ", memory_text(free), " is free on ", device_->name(),
                          ". What helps: a smaller generate.batch_size or generate.max_new_tokens, model.quantize=nf4, "

@@ -81,12 +81,12 @@ void Generator::admit(const GeneratorCalls& calls) {
 }
 
 TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
-  const auto beams = static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.max_ids);
+  const auto beams = static_cast<size_t>(program_.settings().beams), maximum = static_cast<size_t>(view.max_ids);
   TextResult result{.number = texts_[text].number};
   for (size_t b = 0; b < beams && result.texts.size() < static_cast<size_t>(returned_); ++b) {
     const auto length = static_cast<size_t>(view.finished_lengths[text * beams + b]);
     if (length == 0) continue;
-    const auto ids = view.finished_ids.subspan((text * beams + b) * most, length).subspan(static_cast<size_t>(texts_[text].prompt));
+    const auto ids = view.finished_ids.subspan((text * beams + b) * maximum, length).subspan(static_cast<size_t>(texts_[text].prompt));
     const std::vector<int32_t>& ends = program_.settings().ends;
     const bool ended = !ids.empty() && std::count(ends.begin(), ends.end(), ids.back()) > 0;
     result.texts.push_back({{ids.begin(), ids.end()}, view.finished_scores[text * beams + b],
@@ -98,7 +98,7 @@ TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
 // Returns true if the text has ended; its result is then added to results_.
 bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text) {
   Growing& growing = texts_[text];
-  const auto slot = text * static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.max_ids);
+  const auto slot = text * static_cast<size_t>(program_.settings().beams), maximum = static_cast<size_t>(view.max_ids);
   const auto seconds = [&] { return static_cast<double>(unix_ns() - growing.begin_ns) * 1e-9; };
   const int32_t done = view.done[slot];
   if (program_.settings().beams > 1) {
@@ -110,7 +110,7 @@ bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, siz
     return true;
   }
   const auto prompt = static_cast<size_t>(growing.prompt), length = static_cast<size_t>(view.lengths[slot]);
-  std::span<const int32_t> ids = view.ids.subspan(slot * most, length).subspan(prompt);
+  std::span<const int32_t> ids = view.ids.subspan(slot * maximum, length).subspan(prompt);
   const std::optional<size_t> stays = calls.stops ? calls.stops(ids) : std::nullopt;
   if (stays) ids = ids.first(*stays);
   if (calls.grown && ids.size() > growing.reported) calls.grown(growing.number, ids);
@@ -122,7 +122,7 @@ bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, siz
                   : done == kEndToken  ? TextEnd::token
                   : done == kNoChoice  ? TextEnd::no_choice
                                        : TextEnd::length;
-  for (size_t i = 0; i < ids.size(); ++i) generated.score += static_cast<double>(view.log_probs[slot * most + prompt + i]);
+  for (size_t i = 0; i < ids.size(); ++i) generated.score += static_cast<double>(view.log_probs[slot * maximum + prompt + i]);
   tokens_ += static_cast<int64_t>(ids.size());
   results_.push_back({growing.number, {std::move(generated)}, seconds()});
   return true;
@@ -148,11 +148,11 @@ void Generator::look(const GeneratorCalls& calls) {
 
 // Enqueues the tokens of a round, at most as many as some text of some rank still needs.
 void Generator::grow(const GeneratorCalls& calls) {
-  const int64_t most = synchronous_ || calls.grown ? 1 : kTokensOfRound;
+  const int64_t maximum = synchronous_ || calls.grown ? 1 : kTokensOfRound;
   int64_t tokens = 0;
   for (const Growing& text : texts_)
-    if (text.busy) tokens = std::max(tokens, std::min(most, text.left));
-  if (calls.any) tokens = calls.any(tokens > 0) ? most : 0;  // equal on all ranks
+    if (text.busy) tokens = std::max(tokens, std::min(maximum, text.left));
+  if (calls.any) tokens = calls.any(tokens > 0) ? maximum : 0;  // equal on all ranks
   for (Growing& text : texts_) text.left -= std::min(text.left, tokens);
   program_.decode(tokens);
   round_tokens_[(sent_ - 1) % kRounds] = tokens;

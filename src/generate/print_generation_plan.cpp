@@ -51,17 +51,17 @@ class PlannedGeneration {
   bool print_fit() {
     std::printf("number of texts that fit a GPU of %s at once, by tokens of a text (prompt and answer together):\n  %9s  %9s\n",
                 memory_text(gpu_.bytes).c_str(), "tokens", "texts");
-    const int64_t most = model_.max_ids();
+    const int64_t maximum = model_.max_ids();
     bool any = false;
     int rows = 0;
-    for (int64_t tokens = std::min(most, context()); rows < kMaxRows; ++rows) {
+    for (int64_t tokens = std::min(maximum, context()); rows < kMaxRows; ++rows) {
       const int64_t texts = largest(tokens);
       if (texts == 0 && any) tokens = longest(tokens);
       std::printf("  %9lld  %9lld%s\n", static_cast<long long>(tokens), static_cast<long long>(std::max<int64_t>(texts, any)),
-                  rows == 0 ? "  (the longest prompt and generate.max_new_tokens)" : tokens == most ? "  (the model's positions)" : "");
+                  rows == 0 ? "  (the longest prompt and generate.max_new_tokens)" : tokens == maximum ? "  (the model's positions)" : "");
       any = any || texts > 0;
-      if (texts == 0 || tokens == most) break;
-      tokens = std::min(most, 2 * tokens);
+      if (texts == 0 || tokens == maximum) break;
+      tokens = std::min(maximum, 2 * tokens);
     }
     return any;
   }
@@ -125,11 +125,11 @@ class PlannedGeneration {
 
   // Returns the largest number for which `good` is true, to a precision of 1/64; 0 if good(1) is false.
   template <class Good>
-  static int64_t search(int64_t most, const Good& good) {
+  static int64_t search(int64_t maximum, const Good& good) {
     if (!good(1)) return 0;
     int64_t low = 1, high = 2;
-    while (high <= most && good(high)) low = high, high *= 2;
-    high = std::min(high, most + 1);
+    while (high <= maximum && good(high)) low = high, high *= 2;
+    high = std::min(high, maximum + 1);
     while (high - low > std::max<int64_t>(1, low / 64)) {
       const int64_t middle = (low + high) / 2;
       (good(middle) ? low : high) = middle;

@@ -56,9 +56,9 @@ class Terminal {
                         {config_.data.exif_orientation, config_.data.transparency == Transparency::white});
   }
 
-  // The request for the next answer of a conversation, of at most `most` tokens. Without a chat template the prompt is
+  // The request for the next answer of a conversation, of at most `maximum` tokens. Without a chat template the prompt is
   // the last message alone.
-  TextRequest request(const Conversation& conversation, int64_t most, const std::string& location, const std::string& remedy) const {
+  TextRequest request(const Conversation& conversation, int64_t maximum, const std::string& location, const std::string& remedy) const {
     BLIPFT_USER_CHECK(!has_picture() || !pixels_.empty(), "the model in ", generation_.config().model.path,
                       " reads a picture; give --image FILE");
     const std::string last = content_text(conversation.messages.back());
@@ -72,7 +72,7 @@ class Terminal {
     request.instruction = generation_.model().instructions.ids(last, location);
     const auto ids = static_cast<int64_t>(request.ids.size());
     BLIPFT_USER_CHECK(ids > 0, location, ": the prompt is empty, and the tokenizer puts nothing before a text; give some text");
-    BLIPFT_USER_CHECK(ids <= most, location, ": found ", ids, " tokens, expected at most ", most, ". ", remedy);
+    BLIPFT_USER_CHECK(ids <= maximum, location, ": found ", ids, " tokens, expected at most ", maximum, ". ", remedy);
     request.new_tokens = generation_.settings().new_tokens(inputs_, ids);
     request.pixels = pixels_;
     return request;
@@ -138,7 +138,7 @@ class Chat {
       : terminal_(terminal), start_(terminal.begin(system)), conversation_(start_) {}
 
   // Throws UserError if the line cannot be answered; the conversation is then as before.
-  void line(const std::string& text, int64_t most) {
+  void line(const std::string& text, int64_t maximum) {
     static const std::string picture = "/picture ";
     if (text.find_first_not_of(" \t\r") == std::string::npos) return;
     if (text == "/new") return void(conversation_ = start_);
@@ -146,7 +146,7 @@ class Chat {
     Conversation next = terminal_.converses() ? conversation_ : Conversation();
     add_message(next, "user", text);
     const TextRequest request = terminal_.request(
-        next, most, "the conversation", "Type /new for another conversation, or start with a larger data.max_text_tokens.");
+        next, maximum, "the conversation", "Type /new for another conversation, or start with a larger data.max_text_tokens.");
     add_message(next, "assistant", terminal_.answer(request));
     conversation_ = std::move(next);
   }
@@ -173,8 +173,8 @@ void chat(const GenerationSource& source, const TerminalRequest& request, const 
   Terminal terminal(source, world);
   if (!request.image.empty()) terminal.read_picture(request.image);
   Chat turns(terminal, request.system);
-  const int64_t most = std::min(source.config.data.max_text_tokens, terminal.max_ids());
-  terminal.load(most, terminal.max_instruction());
+  const int64_t maximum = std::min(source.config.data.max_text_tokens, terminal.max_ids());
+  terminal.load(maximum, terminal.max_instruction());
   const bool interactive = ::isatty(STDIN_FILENO) == 1;
   std::fprintf(stderr, "%s%s Ctrl-D ends.\n",
                terminal.converses() ? "/new begins another conversation."
@@ -187,7 +187,7 @@ void chat(const GenerationSource& source, const TerminalRequest& request, const 
     if (!std::getline(std::cin, line)) break;
     if (line.ends_with('\r')) line.pop_back();
     try {
-      turns.line(unicode::repair_utf8(line), most);
+      turns.line(unicode::repair_utf8(line), maximum);
     } catch (const UserError& error) {
       if (!interactive) throw;
       std::fprintf(stderr, "%s\n", printable(error.what(), true).c_str());

@@ -64,12 +64,12 @@ Json read_json_file(const std::string& file, int64_t max_bytes) {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-std::string brief(const json& value, size_t most) {
-  return blipft::brief(value.dump(-1, ' ', true, json::error_handler_t::replace), most);
+std::string brief(const json& value, size_t maximum) {
+  return blipft::brief(value.dump(-1, ' ', true, json::error_handler_t::replace), maximum);
 }
 
-std::string brief(const ordered_json& value, size_t most) {
-  return blipft::brief(value.dump(-1, ' ', true, ordered_json::error_handler_t::replace), most);
+std::string brief(const ordered_json& value, size_t maximum) {
+  return blipft::brief(value.dump(-1, ' ', true, ordered_json::error_handler_t::replace), maximum);
 }
 
 template json parse_json<json>(std::string_view, const std::string&, const json::parser_callback_t&);

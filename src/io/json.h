@@ -28,7 +28,7 @@ template <class Json = nlohmann::json>
 Json read_json_file(const std::string& file, int64_t max_bytes = max_json_bytes);
 
 /// Returns a value for quoting in a message, cut to about a line.
-std::string brief(const nlohmann::json& value, size_t most = 80);
-std::string brief(const nlohmann::ordered_json& value, size_t most = 80);
+std::string brief(const nlohmann::json& value, size_t maximum = 80);
+std::string brief(const nlohmann::ordered_json& value, size_t maximum = 80);
 
 }  // namespace blipft::io

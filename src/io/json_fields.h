@@ -44,11 +44,11 @@ class JsonFields {
                            : std::is_same_v<T, std::vector<std::string>> ? "a list of texts"
                                                                          : "a list of numbers"));
   }
-  /// Returns a whole number from 1 to `most`.
-  int64_t positive(const std::string& key, int64_t fallback, int64_t most = kMaxWidth) const {
+  /// Returns a whole number from 1 to `maximum`.
+  int64_t positive(const std::string& key, int64_t fallback, int64_t maximum = kMaxWidth) const {
     const int64_t value = get<int64_t>(key, fallback);
-    BLIPFT_USER_CHECK(value > 0 && value <= most, file_, ": ", prefix_, key, ": found ", value,
-                      ", expected a positive number, at most ", most);
+    BLIPFT_USER_CHECK(value > 0 && value <= maximum, file_, ": ", prefix_, key, ": found ", value,
+                      ", expected a positive number, at most ", maximum);
     return value;
   }
   int64_t layers(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMaxLayers); }

@@ -147,9 +147,9 @@ void LineFile::add(std::string line) {
   state_->changed.notify_all();
 }
 
-bool LineFile::wait_until_written(std::chrono::milliseconds most) {
+bool LineFile::wait_until_written(std::chrono::milliseconds maximum) {
   std::unique_lock<std::mutex> lock(state_->mutex);
-  return state_->changed.wait_for(lock, most, [&] { return state_->waiting.empty() && !state_->writing; });
+  return state_->changed.wait_for(lock, maximum, [&] { return state_->waiting.empty() && !state_->writing; });
 }
 
 std::string LineFile::failure() const {

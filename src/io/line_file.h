@@ -28,8 +28,8 @@ class LineFile {
 
   /// `line` must not contain a line end. Thread-safe.
   void add(std::string line);
-  /// Waits until every line added so far is written or lost. Returns false if this took longer than `most`.
-  bool wait_until_written(std::chrono::milliseconds most);
+  /// Waits until every line added so far is written or lost. Returns false if this took longer than `maximum`.
+  bool wait_until_written(std::chrono::milliseconds maximum);
   /// Returns the reason why the first lost line was lost ("FILE: No space left on device"), or "" if no line was lost.
   std::string failure() const;
   const std::string& path() const;

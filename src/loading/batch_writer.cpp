@@ -11,12 +11,12 @@ namespace blipft {
 namespace {
 
 /// Returns the number of rows of each sample: its text rows plus padding. The padding, `all` minus the sum of the text
-/// rows, goes to the first samples, up to `most` rows each.
-std::vector<int64_t> filled_up(std::vector<int64_t> rows, int64_t most, int64_t all) {
+/// rows, goes to the first samples, up to `maximum` rows each.
+std::vector<int64_t> filled_up(std::vector<int64_t> rows, int64_t maximum, int64_t all) {
   int64_t padding = all - std::accumulate(rows.begin(), rows.end(), int64_t{0});
   for (int64_t& own : rows) {
-    const int64_t more = std::min(padding, most - own);
-    BLIPFT_CHECK(more >= 0, "a text of ", own, " rows, or all of a micro-batch, do not fit into ", most, " and ", all,
+    const int64_t more = std::min(padding, maximum - own);
+    BLIPFT_CHECK(more >= 0, "a text of ", own, " rows, or all of a micro-batch, do not fit into ", maximum, " and ", all,
                  " rows");
     own += more;
     padding -= more;
@@ -25,14 +25,14 @@ std::vector<int64_t> filled_up(std::vector<int64_t> rows, int64_t most, int64_t 
   return rows;
 }
 
-/// Writes the packing of consecutive samples with `rows` rows each; `most` is the maximum number of rows of a sample.
-void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int64_t most) {
+/// Writes the packing of consecutive samples with `rows` rows each; `maximum` is the maximum number of rows of a sample.
+void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int64_t maximum) {
   if (!packing) return;
   int32_t* const starts = packing.starts.as<int32_t>();
   int32_t* const padded = packing.padded_rows.as<int32_t>();
   int64_t start = 0;
   for (size_t b = 0; b < rows.size(); ++b) {
-    std::iota(padded + start, padded + start + rows[b], static_cast<int32_t>(static_cast<int64_t>(b) * most));
+    std::iota(padded + start, padded + start + rows[b], static_cast<int32_t>(static_cast<int64_t>(b) * maximum));
     starts[b] = static_cast<int32_t>(start);
     start += rows[b];
   }

@@ -65,11 +65,11 @@ PromptedSample prompt_of_sample(const Dataset& dataset, int64_t index, const Tok
 }
 
 std::vector<PromptedSample> prompts_of_dataset(const Dataset& dataset, const Tokenizer& tokenizer,
-                                               const PromptSettings& settings, int64_t most,
+                                               const PromptSettings& settings, int64_t maximum,
                                                const std::function<void(const UserError&)>& bad) {
   std::vector<PromptedSample> samples;
   std::map<std::tuple<std::string, std::string, std::string>, size_t> indices;  // (picture, id, text) -> sample
-  const int64_t count = most > 0 ? std::min(most, dataset.size()) : dataset.size();
+  const int64_t count = maximum > 0 ? std::min(maximum, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) try {
     const Dataset::Prompt prompt = dataset.read_prompt(i);
     const std::tuple key{prompt.picture, prompt.id, prompt.text};

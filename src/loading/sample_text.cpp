@@ -58,11 +58,11 @@ std::string instruction_of(const Dataset::Sample& sample) {
   return text;
 }
 
-/// Returns `ids` with the tokenizer's special tokens around them, at most `most` ids in total: the last of `ids` are
+/// Returns `ids` with the tokenizer's special tokens around them, at most `maximum` ids in total: the last of `ids` are
 /// cut.
-std::vector<int32_t> surrounded(std::vector<int32_t> ids, const Tokenizer& tokenizer, int64_t most, bool& cut) {
+std::vector<int32_t> surrounded(std::vector<int32_t> ids, const Tokenizer& tokenizer, int64_t maximum, bool& cut) {
   const std::vector<int32_t> before = tokenizer.prefix_ids(), behind = tokenizer.suffix_ids();
-  const int64_t room = std::max<int64_t>(0, most - static_cast<int64_t>(before.size() + behind.size()));
+  const int64_t room = std::max<int64_t>(0, maximum - static_cast<int64_t>(before.size() + behind.size()));
   if (static_cast<int64_t>(ids.size()) > room) {
     cut = true;
     ids.resize(static_cast<size_t>(room));
@@ -73,7 +73,7 @@ std::vector<int32_t> surrounded(std::vector<int32_t> ids, const Tokenizer& token
 }
 
 /// Returns the source for an encoder, and the decoder's text, which begins with `start`.
-TokenizedText two_texts(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t most, int32_t start) {
+TokenizedText two_texts(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t maximum, int32_t start) {
   BLIPFT_USER_CHECK(!sample.whole, sample.name, ": a conversation, and the model has an encoder for the prompt and a ",
                     "decoder for the answer; give records of \"prompt\" and \"completion\", or of \"instruction\" and ",
                     "\"output\"");
@@ -81,10 +81,10 @@ TokenizedText two_texts(const Dataset::Sample& sample, const Tokenizer& tokenize
   for (size_t i = 0; i + 1 < sample.segments.size(); ++i)
     for (const int32_t id : tokenizer.encode_plain(sample.segments[i].text)) source.push_back(id);
   TokenizedText text;
-  text.source = surrounded(std::move(source), tokenizer, most, text.cut);
+  text.source = surrounded(std::move(source), tokenizer, maximum, text.cut);
   if (text.source.empty()) text.source.push_back(start);  // an encoder reads at least one row
   append(text, {start}, false);
-  append(text, surrounded(tokenizer.encode_plain(sample.segments.back().text), tokenizer, most - 1, text.cut), true);
+  append(text, surrounded(tokenizer.encode_plain(sample.segments.back().text), tokenizer, maximum - 1, text.cut), true);
   return text;
 }
 
@@ -120,9 +120,9 @@ const TokenizedText& TokenizedAnswers::drawn(uint64_t seed, int64_t pass) const 
 }
 
 int64_t TokenizedAnswers::max_tokens() const {
-  int64_t most = 0;
-  for (const TokenizedText& text : texts) most = std::max(most, text.size());
-  return most;
+  int64_t maximum = 0;
+  for (const TokenizedText& text : texts) maximum = std::max(maximum, text.size());
+  return maximum;
 }
 
 int64_t TokenizedAnswers::tokens() const {

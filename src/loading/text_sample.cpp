@@ -17,8 +17,8 @@ constexpr size_t kSteps = 16;              // number of steps in the mean
 }  // namespace
 
 std::vector<int64_t> sampled_text_lengths(const LoadingSettings& loading, const Dataset& dataset, const Tokenizer& tokenizer,
-                                          int64_t vocabulary, int64_t most) {
-  const int64_t all = dataset.size(), count = std::min(all, most);
+                                          int64_t vocabulary, int64_t maximum) {
+  const int64_t all = dataset.size(), count = std::min(all, maximum);
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < count; ++i) {
     try {

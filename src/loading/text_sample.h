@@ -9,10 +9,10 @@
 
 namespace blipft {
 
-/// Tokens of at most `most` texts of the dataset, evenly spread, as a step would have them: cut to data.max_text_tokens,
+/// Tokens of at most `maximum` texts of the dataset, evenly spread, as a step would have them: cut to data.max_text_tokens,
 /// of several captions the first. Reads no picture. Samples whose text cannot be read are left out.
 std::vector<int64_t> sampled_text_lengths(const LoadingSettings& loading, const Dataset& dataset, const Tokenizer& tokenizer,
-                                          int64_t vocabulary, int64_t most = 256);
+                                          int64_t vocabulary, int64_t maximum = 256);
 
 /// The mean of what steps of such texts take of `shapes` (ascending); the last one where there are none.
 TextShape mean_text_shape(const LoadingSettings& loading, const std::vector<int64_t>& lengths,

@@ -32,28 +32,28 @@ bool balances_micro_batches(const LoadingSettings& loading) {
 
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size) {
   if (!packed) return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  int64_t most = 0;
+  int64_t maximum = 0;
   for (; !lengths.empty(); lengths = lengths.subspan(static_cast<size_t>(batch_size))) {
     int64_t rows = 0;
     for (const int64_t length : lengths.first(static_cast<size_t>(batch_size))) rows += rows_of_text(length);
-    most = std::max(most, rows);
+    maximum = std::max(maximum, rows);
   }
-  return most;
+  return maximum;
 }
 
 // best[j]: minimum sum for the first j + 1 sizes if size j is chosen. Each round allows one more chosen size.
-std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most) {
+std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t maximum) {
   std::vector<int64_t> sizes, below{0};    // below[i]: number of needs of the first i sizes
   for (const auto& [size, count] : counts) {
     sizes.push_back(size);
     below.push_back(below.back() + count);
   }
   const size_t n = sizes.size();
-  if (n <= most) return sizes;
+  if (n <= maximum) return sizes;
   std::vector<int64_t> best(n);
   for (size_t j = 0; j < n; ++j) best[j] = sizes[j] * below[j + 1];
   std::vector<std::vector<size_t>> before;  // [round][j]: index of the size chosen before j
-  for (size_t clusters = 1; clusters < most; ++clusters) {
+  for (size_t clusters = 1; clusters < maximum; ++clusters) {
     std::vector<int64_t> better(n, std::numeric_limits<int64_t>::max());
     std::vector<size_t> from(n, 0);
     for (size_t j = clusters; j < n; ++j)
@@ -64,9 +64,9 @@ std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, 
     best = std::move(better);
     before.push_back(std::move(from));
   }
-  std::vector<int64_t> chosen(most);
+  std::vector<int64_t> chosen(maximum);
   size_t j = n - 1;
-  for (size_t k = most; k-- > 0;) {
+  for (size_t k = maximum; k-- > 0;) {
     chosen[k] = sizes[j];
     if (k > 0) j = before[k - 1][j];
   }
@@ -80,11 +80,11 @@ std::vector<TextShape> shapes_of_one_text(const LoadingSettings& loading) {
   std::vector<TextShape> shapes;
   if (packs_text(loading)) {
     // Each shape is a program of its own: at most 32 of them.
-    const int64_t most = batch * longest;
-    const auto part = std::bit_ceil(static_cast<uint64_t>((most + 31) / 32));
+    const int64_t maximum = batch * longest;
+    const auto part = std::bit_ceil(static_cast<uint64_t>((maximum + 31) / 32));
     const int64_t multiple = std::max<int64_t>(8, static_cast<int64_t>(part));
-    for (int64_t rows = round_up(batch + 1, multiple); rows < most; rows += multiple) shapes.push_back({longest, rows});
-    shapes.push_back({longest, most});
+    for (int64_t rows = round_up(batch + 1, multiple); rows < maximum; rows += multiple) shapes.push_back({longest, rows});
+    shapes.push_back({longest, maximum});
     return shapes;
   }
   if (loading.data.text_padding != TextPadding::max)
@@ -93,9 +93,9 @@ std::vector<TextShape> shapes_of_one_text(const LoadingSettings& loading) {
   return shapes;
 }
 
-/// Returns at most `most` of the shapes, evenly spread; the last shape is always included.
-std::vector<TextShape> thinned(const std::vector<TextShape>& shapes, size_t most) {
-  const size_t step = (shapes.size() + most - 1) / most;
+/// Returns at most `maximum` of the shapes, evenly spread; the last shape is always included.
+std::vector<TextShape> thinned(const std::vector<TextShape>& shapes, size_t maximum) {
+  const size_t step = (shapes.size() + maximum - 1) / maximum;
   std::vector<TextShape> some;
   for (size_t i = (shapes.size() - 1) % step; i < shapes.size(); i += step) some.push_back(shapes[i]);
   return some;

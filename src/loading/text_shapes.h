@@ -41,9 +41,9 @@ inline bool holds(const TextShape& shape, const TextNeed& need) {
   return need.text <= size.text && (shape.source_tokens == 0 || need.source <= size.source);
 }
 
-/// Chooses at most `most` of the sizes in `counts` ({size: number of needs}), in ascending order and including the
+/// Chooses at most `maximum` of the sizes in `counts` ({size: number of needs}), in ascending order and including the
 /// largest. If each need is rounded up to the next chosen size, the sum is minimal.
-std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most);
+std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t maximum);
 
 /// Returns the first of `shapes` (ascending) that can hold micro-batches of `batch_size` samples with these texts. The
 /// last shape holds all possible texts.

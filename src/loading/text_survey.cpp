@@ -215,21 +215,21 @@ int64_t longest_of(const std::vector<int64_t>& lengths) { return *std::max_eleme
 /// One side of text shapes, text or source: the longest text, the maximum size, and the multiple to which sizes are
 /// rounded up.
 struct Side {
-  int64_t longest = 0, most = 0, multiple = 8;
-  Side(const LoadingSettings& loading, int64_t longest_text, int64_t max_needed) : most(max_needed) {
+  int64_t longest = 0, maximum = 0, multiple = 8;
+  Side(const LoadingSettings& loading, int64_t longest_text, int64_t max_needed) : maximum(max_needed) {
     // A sample with something to learn has two tokens at least, so that no shape is without labels.
     longest = std::min(round_up(longest_text, 8), std::max<int64_t>(loading.data.max_text_tokens, 2));
     const auto part = [&](int64_t parts) {
-      return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most / parts)));
+      return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(maximum / parts)));
     };
     if (packs_text(loading)) {
       multiple = std::max(std::clamp<int64_t>(part(16), 8, 64), part(512));
-      most = loading.steps.batch_size * longest;
+      maximum = loading.steps.batch_size * longest;
     } else {
-      most = longest;
+      maximum = longest;
     }
   }
-  int64_t rounded(int64_t size) const { return size == 0 ? 0 : std::min(round_up(size, multiple), most); }
+  int64_t rounded(int64_t size) const { return size == 0 ? 0 : std::min(round_up(size, multiple), maximum); }
 };
 
 }  // namespace
@@ -245,9 +245,9 @@ std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int6
     source = std::max(source, longest_of(validation.texts->source_lengths()));
     for (const auto& [need, count] : needs_of_validation(loading, world, validation)) needs[need] += count;
   }
-  TextNeed most;
-  for (const auto& [need, count] : needs) most = {std::max(most.text, need.text), std::max(most.source, need.source)};
-  const Side texts(loading, longest, most.text), sources(loading, source, most.source);
+  TextNeed maximum;
+  for (const auto& [need, count] : needs) maximum = {std::max(maximum.text, need.text), std::max(maximum.source, need.source)};
+  const Side texts(loading, longest, maximum.text), sources(loading, source, maximum.source);
   // Shapes by the rows of both sides together: each has the most of either side among what it is the first to hold.
   std::map<int64_t, int64_t> counts;
   std::map<int64_t, TextNeed> largest;

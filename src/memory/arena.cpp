@@ -235,9 +235,9 @@ int64_t Arena::bytes_of_host_takes(const std::string& name) const {
 }
 
 int64_t Arena::peak_live_bytes() const {
-  int64_t most = 0;
-  for (const auto& [name, pass] : passes_) most = std::max(most, peak_transient(name));
-  return persistent_bytes() + most;
+  int64_t maximum = 0;
+  for (const auto& [name, pass] : passes_) maximum = std::max(maximum, peak_transient(name));
+  return persistent_bytes() + maximum;
 }
 
 void Arena::commit() {

@@ -114,20 +114,20 @@ BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const Beam
 /// They are independent and may be moved in any order or concurrently.
 BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const BeamCandidate* best, int64_t length,
                                    const BeamPlan& plan, int64_t column) {
-  const int64_t first_slot = a.slot_of(text), beams = a.beams, most = a.texts.most;
-  if (column <= length && column < most) {
-    int32_t* ids = a.texts.ids + first_slot * most + column;
-    int32_t* before = a.ids_before + first_slot * most + column;
-    int32_t* finished = a.finished_ids + first_slot * most + column;
-    for (int64_t b = 0; b < (a.first ? 1 : beams); ++b) before[b * most] = ids[b * most];
+  const int64_t first_slot = a.slot_of(text), beams = a.beams, maximum = a.texts.maximum;
+  if (column <= length && column < maximum) {
+    int32_t* ids = a.texts.ids + first_slot * maximum + column;
+    int32_t* before = a.ids_before + first_slot * maximum + column;
+    int32_t* finished = a.finished_ids + first_slot * maximum + column;
+    for (int64_t b = 0; b < (a.first ? 1 : beams); ++b) before[b * maximum] = ids[b * maximum];
     const auto id_of = [&](const BeamCandidate& candidate) {
-      return column == length ? candidate.token : before[candidate.beam * most];
+      return column == length ? candidate.token : before[candidate.beam * maximum];
     };
-    for (int64_t b = 0; b < beams; ++b) ids[b * most] = id_of(plan.next[b]);
+    for (int64_t b = 0; b < beams; ++b) ids[b * maximum] = id_of(plan.next[b]);
     for (int64_t b = beams - 1; b >= 0; --b) {  // finished beams only move to higher indices
       const int32_t from = plan.finished_from[b];
-      if (from >= BeamStep::kMaxBeams) finished[b * most] = id_of(best[from - BeamStep::kMaxBeams]);
-      else if (from != b) finished[b * most] = finished[from * most];
+      if (from >= BeamStep::kMaxBeams) finished[b * maximum] = id_of(best[from - BeamStep::kMaxBeams]);
+      else if (from != b) finished[b * maximum] = finished[from * maximum];
     }
   }
   const int64_t own = a.prefix_rows + length;       // position of the new ids, which each beam has in its slot

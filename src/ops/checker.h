@@ -109,15 +109,15 @@ struct Checker {
     vector(d.sample_keys, "dropout.sample_keys", DType::i64, samples);
     require(elements_per_sample <= kMaxDropoutElements, "dropout: more elements of one sample than 32-bit blocks count");
   }
-  /// Checks a packing of `rows` rows in total, with at most `most` rows a sample.
-  void packing(const Packing& p, int64_t samples, int64_t most, int64_t rows) const {
+  /// Checks a packing of `rows` rows in total, with at most `maximum` rows a sample.
+  void packing(const Packing& p, int64_t samples, int64_t maximum, int64_t rows) const {
     require(bool(p.starts) == bool(p.padded_rows), "packing.starts and packing.padded_rows come both or not at all");
     if (!p) return;
     vector(p.starts, "packing.starts", DType::i32, samples + 1);
     vector(p.padded_rows, "packing.padded_rows", DType::i32, rows);
-    require(samples * most < (int64_t{1} << 31), "packing: more rows than 32-bit numbers count");
-    if (rows > samples * most) [[unlikely]]
-      fail(concat(rows, " packed rows are more than ", samples, " samples of at most ", most, " have"));
+    require(samples * maximum < (int64_t{1} << 31), "packing: more rows than 32-bit numbers count");
+    if (rows > samples * maximum) [[unlikely]]
+      fail(concat(rows, " packed rows are more than ", samples, " samples of at most ", maximum, " have"));
   }
   /// Returns the number of packed samples, for ops without another argument that gives it.
   int64_t samples(const Packing& p) const {

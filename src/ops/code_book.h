@@ -118,8 +118,8 @@ template <int kBits>
 BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, int32_t magnitude, uint32_t or_equal) {
   using Index = MidpointIndex<kBits>;
   constexpr auto kMin = static_cast<int32_t>(Index::kFirst << Index::kShift), kOne = std::bit_cast<int32_t>(1.0f);
-  const int32_t least = magnitude > kMin ? magnitude : kMin;
-  const auto bits = static_cast<uint32_t>(least < kOne ? least : kOne);
+  const int32_t minimum = magnitude > kMin ? magnitude : kMin;
+  const auto bits = static_cast<uint32_t>(minimum < kOne ? minimum : kOne);
   return (entries[(bits >> Index::kShift) - Index::kFirst] + (bits & Index::kMask) + or_equal) / Index::kCount;
 }
 

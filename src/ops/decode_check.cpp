@@ -170,7 +170,7 @@ void check_args(const PickTokens& args) {
 void check_args(const BeamStep& args) {
   const Checker check{"beam_step"};
   check_logits(check, args.logits);
-  const int64_t slots = check_state(check, args.state), beams = args.beams, most = args.state.ids.cols();
+  const int64_t slots = check_state(check, args.state), beams = args.beams, maximum = args.state.ids.cols();
   if (beams < 1 || slots % beams != 0) [[unlikely]]
     check.fail(concat("beams is ", beams, ", expected a divisor of ", slots, " slots"));
   const int64_t texts = slots / beams, of_text = args.first ? 1 : beams, rows = args.logits.rows() / of_text;
@@ -190,12 +190,12 @@ void check_args(const BeamStep& args) {
   check.matrix(args.candidates, "candidates", DType::f32, rows * beams, args.logits.cols());
   const int64_t positions = args.sources.cols();
   check.matrix(args.sources, "sources", DType::i32, slots, positions);
-  if (positions < args.prefix_rows + most) [[unlikely]]
-    check.fail(concat("sources has rows of ", positions, ", expected ", args.prefix_rows, " + ", most, " places"));
-  check.matrix(args.ids_before, "ids_before", DType::i32, slots, most);
+  if (positions < args.prefix_rows + maximum) [[unlikely]]
+    check.fail(concat("sources has rows of ", positions, ", expected ", args.prefix_rows, " + ", maximum, " places"));
+  check.matrix(args.ids_before, "ids_before", DType::i32, slots, maximum);
   check.matrix(args.sources_before, "sources_before", DType::i32, slots, positions);
   check.matrix(args.scores, "scores", DType::f32, texts, beams);
-  check.matrix(args.finished_ids, "finished_ids", DType::i32, slots, most);
+  check.matrix(args.finished_ids, "finished_ids", DType::i32, slots, maximum);
   check.matrix(args.finished_lengths, "finished_lengths", DType::i32, texts, beams);
   check.matrix(args.finished_scores, "finished_scores", DType::f32, texts, beams);
   check.vector(args.closed, "closed", DType::i32, texts);

@@ -10,17 +10,17 @@ namespace blipft {
 struct TextArrays {
   int32_t *ids, *lengths, *prompt_lengths, *limits, *done;
   int64_t* keys;
-  int64_t slots, most;
+  int64_t slots, maximum;
 
   static TextArrays of(const DecodeState& state) {
     return {.ids = state.ids.as<int32_t>(), .lengths = state.lengths.as<int32_t>(),
             .prompt_lengths = state.prompt_lengths.as<int32_t>(), .limits = state.limits.as<int32_t>(),
             .done = state.done.as<int32_t>(), .keys = state.keys.as<int64_t>(), .slots = state.lengths.numel(),
-            .most = state.ids.cols()};
+            .maximum = state.ids.cols()};
   }
   BLIPFT_HOST_DEVICE bool grows(int64_t slot) const { return lengths[slot] > 0 && done[slot] == kRunning; }
   /// Returns the length at which the text ends.
-  BLIPFT_HOST_DEVICE int64_t limit(int64_t slot) const { return limits[slot] < most ? limits[slot] : most; }
+  BLIPFT_HOST_DEVICE int64_t limit(int64_t slot) const { return limits[slot] < maximum ? limits[slot] : maximum; }
 };
 
 /// The part of TokenRules that kernels use.
@@ -59,7 +59,7 @@ BLIPFT_HOST_DEVICE uint64_t top_p_limit(float top_p, uint64_t total) {
 /// Appends the token to the text in `slot`.
 BLIPFT_HOST_DEVICE void append_token(const TextArrays& texts, const RuleArrays& rules, int64_t slot, int32_t token) {
   const int32_t length = texts.lengths[slot];
-  texts.ids[slot * texts.most + length] = token;
+  texts.ids[slot * texts.maximum + length] = token;
   texts.lengths[slot] = length + 1;
   if (rules.is_end(token)) texts.done[slot] = kEndToken;
   else if (length + 1 >= texts.limit(slot)) texts.done[slot] = kLengthReached;

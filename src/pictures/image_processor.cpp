@@ -40,16 +40,16 @@ int64_t read_size(const std::string& file, const json& size) {
 /// Reads three numbers. Pixel values lie between 0 and 1: statistics of another magnitude are a mistake, and would make
 /// normalized pixels infinite in f32.
 void read_three(const std::string& file, const json& object, const std::string& key, bool positive, float (&out)[3]) {
-  constexpr double least = 1e-4, most = 1e4;
+  constexpr double minimum = 1e-4, maximum = 1e4;
   if (!object.contains(key)) return;
   const json& values = object[key];
   bool good = values.is_array() && values.size() == 3;
   for (size_t i = 0; good && i < 3; ++i) {
-    good = values[i].is_number() && std::abs(values[i].get<double>()) <= most &&
-           (!positive || values[i].get<double>() >= least);
+    good = values[i].is_number() && std::abs(values[i].get<double>()) <= maximum &&
+           (!positive || values[i].get<double>() >= minimum);
     if (good) out[i] = values[i].get<float>();
   }
-  if (!good) unexpected(file, key, values, concat("three numbers from ", positive ? least : -most, " to ", most));
+  if (!good) unexpected(file, key, values, concat("three numbers from ", positive ? minimum : -maximum, " to ", maximum));
 }
 
 void check_flag(const std::string& file, const json& object, const std::string& key, bool expected) {
@@ -57,12 +57,12 @@ void check_flag(const std::string& file, const json& object, const std::string& 
     unexpected(file, key, object[key], expected ? "true" : "false");
 }
 
-/// Reads a positive number up to `most`; an absent key or null keeps the value of `out`.
-void read_number(const std::string& file, const json& object, const std::string& key, int64_t most, int64_t& out) {
+/// Reads a positive number up to `maximum`; an absent key or null keeps the value of `out`.
+void read_number(const std::string& file, const json& object, const std::string& key, int64_t maximum, int64_t& out) {
   if (!object.contains(key) || object[key].is_null()) return;
   const json& value = object[key];
-  if (!value.is_number_unsigned() || value.get<uint64_t>() == 0 || value.get<uint64_t>() > static_cast<uint64_t>(most))
-    unexpected(file, key, value, concat("a whole number from 1 to ", most));
+  if (!value.is_number_unsigned() || value.get<uint64_t>() == 0 || value.get<uint64_t>() > static_cast<uint64_t>(maximum))
+    unexpected(file, key, value, concat("a whole number from 1 to ", maximum));
   out = value.get<int64_t>();
 }
 

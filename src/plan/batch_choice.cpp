@@ -135,7 +135,7 @@ size_t BatchChoice::open() const {
 }
 
 BatchChoice choose_batch(const FitSearch& search, const Config& requested, int64_t ranks, int64_t gpu_bytes,
-                         int64_t host_bytes, const KeptChoice& earlier, size_t most) {
+                         int64_t host_bytes, const KeptChoice& earlier, size_t maximum) {
   const ChosenSettings& kept = earlier.settings;
   std::string before;
   if (kept.batch_size > 0 && may_have(requested, ranks, kept)) {
@@ -152,13 +152,13 @@ BatchChoice choose_batch(const FitSearch& search, const Config& requested, int64
   } else if (kept.batch_size > 0) {
     before = concat(", since the run began with ", kept.description());
   }
-  const FitResult found = search.choose(ranks, most, host_bytes);
+  const FitResult found = search.choose(ranks, maximum, host_bytes);
   if (found.rows.empty()) {
-    const std::string least = found.nearest ? concat(", which take ", memory_text(found.nearest->device_bytes), " with ",
+    const std::string minimum = found.nearest ? concat(", which take ", memory_text(found.nearest->device_bytes), " with ",
                                                      ChosenSettings::of(found.nearest->config).description())
                                             : "";
     throw UserError(concat(location_of(requested, "train.total_batch_size"), ": train.batch_size: is auto, and no settings that the ",
-                           "run file leaves open fit the ", memory_text(gpu_bytes), " that each rank has", least,
+                           "run file leaves open fit the ", memory_text(gpu_bytes), " that each rank has", minimum,
                            "; free memory there, or see what ./blipft --plan --fit ", requested.file,
                            " proposes: adapters, more ranks"));
   }

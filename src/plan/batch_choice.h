@@ -56,10 +56,10 @@ struct KeptChoice {
 };
 
 /// Chooses settings by estimates for ranks that each have `gpu_bytes` and `host_bytes` left. `kept`: the choice of an
-/// earlier part of the run, if any; it stays if it fits. `most`: maximum number of rows. Throws UserError if nothing
+/// earlier part of the run, if any; it stays if it fits. `maximum`: maximum number of rows. Throws UserError if nothing
 /// fits.
 BatchChoice choose_batch(const FitSearch& search, const Config& requested, int64_t ranks, int64_t gpu_bytes,
-                         int64_t host_bytes, const KeptChoice& kept, size_t most = 2);
+                         int64_t host_bytes, const KeptChoice& kept, size_t maximum = 2);
 
 /// Returns the reason of a choice on CPUs. The text omits the estimated seconds and bytes, which choose and order the
 /// rows, because they are a GPU's. `bytes`: memory that a rank has left.

@@ -39,9 +39,9 @@ std::vector<size_t> ChoiceTiming::order(const std::vector<CandidateTime>& times)
 }
 
 int64_t ChoiceTiming::micro_batches(int64_t of_step, double seconds) {
-  const double most = kSeconds / static_cast<double>(kMax) / kStepsOfTiming;
-  if (seconds <= most) return of_step;
-  const double few = std::floor(static_cast<double>(of_step) * most / seconds);
+  const double maximum = kSeconds / static_cast<double>(kMax) / kStepsOfTiming;
+  if (seconds <= maximum) return of_step;
+  const double few = std::floor(static_cast<double>(of_step) * maximum / seconds);
   return std::min(of_step, std::max<int64_t>(2, std::llround(few)));
 }
 

@@ -75,12 +75,12 @@ MemoryPlan dry_run(const PlannedRun& run, bool hold) {
 // whose peak_live_bytes() are already too large gets no addresses.
 MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPlan plan) {
   const int64_t bytes = plan.arena->total_bytes();
-  const int64_t most = std::min(bytes + idle_memory_allowance(run.config, bytes), std::max(bytes, limit));
+  const int64_t maximum = std::min(bytes + idle_memory_allowance(run.config, bytes), std::max(bytes, limit));
   for (double share : {1.12, 1.09, 1.06, 1.03, 1.0, 0.96, 0.93, 0.9, 0.87, 0.84, 0.8}) {
     MemoryPlan other = record_step(run, false, share);
-    if (other.arena->peak_live_bytes() > most) continue;
+    if (other.arena->peak_live_bytes() > maximum) continue;
     place(run, other);
-    if (other.arena->total_bytes() <= most) return other;
+    if (other.arena->total_bytes() <= maximum) return other;
   }
   return plan;
 }
@@ -217,7 +217,7 @@ std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& p
 }
 
 int64_t largest_batch(const Config& config, Model& model, const GroupSizes& ranks,
-                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most, const EvaluationWork* evaluation) {
+                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t maximum, const EvaluationWork* evaluation) {
   const auto fits = [&](int64_t batch) {
     Config other = config;
     other.steps.batch_size = batch;
@@ -228,10 +228,10 @@ int64_t largest_batch(const Config& config, Model& model, const GroupSizes& rank
   };
   if (!fits(1)) return 0;
   int64_t low = 1, high = 2;
-  while (high <= most && fits(high)) low = high, high *= 2;
-  if (high > most) {
-    if (fits(most)) return most;
-    high = most;
+  while (high <= maximum && fits(high)) low = high, high *= 2;
+  if (high > maximum) {
+    if (fits(maximum)) return maximum;
+    high = maximum;
   }
   while (high - low > std::max<int64_t>(1, low / 64)) {
     const int64_t middle = (low + high) / 2;

@@ -63,10 +63,10 @@ std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& p
 /// Returns the text shapes of a run with the train.batch_size and train.accumulate_grad_batches of `config`.
 using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>;
 
-/// Returns a train.batch_size up to `most` that fits `device_bytes`, found by bisection to within 1/64 of the largest;
+/// Returns a train.batch_size up to `maximum` that fits `device_bytes`, found by bisection to within 1/64 of the largest;
 /// 0 if not even 1 fits. Bisection is not exact: a larger batch usually needs more memory, but not always.
 int64_t largest_batch(const Config& config, Model& model, const GroupSizes& ranks,
-                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most,
+                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t maximum,
                       const EvaluationWork* evaluation = nullptr);
 
 /// Returns the device bytes outside the arena: the CUDA context, library handles, NCCL's buffers and the CUDA graphs of

@@ -86,8 +86,8 @@ bool print_plan(const Config& requested, int64_t ranks, int64_t node_ranks, doub
       estimate_step_time(config, model, world, plan.sharded.hold, texts.mean(config, world.all()), planned.rates);
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());
   const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: unknown
-  const int64_t most = samples > 0 ? std::min(samples, kMaxSamplesAtOnce) : kMaxSamplesAtOnce;
-  const int64_t largest = largest_batch(config, model, world, gpu, shapes_of, most, texts.evaluation());
+  const int64_t maximum = samples > 0 ? std::min(samples, kMaxSamplesAtOnce) : kMaxSamplesAtOnce;
+  const int64_t largest = largest_batch(config, model, world, gpu, shapes_of, maximum, texts.evaluation());
   if (largest > 0)
     std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),
                 largest == samples ? ", all samples of an epoch" : "");

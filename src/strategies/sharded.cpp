@@ -212,10 +212,10 @@ void Sharded::note_memory() {
 // buffers of the next units must fit too; otherwise compute would wait for reductions to end.
 bool Sharded::room_for(int64_t bytes, size_t until) const {
   if (memory_limit_ == 0 || settings_.hold || acquire_order_ != &training_ || position_ == 0) return false;
-  int64_t most = 0;
+  int64_t maximum = 0;
   for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p)
-    most = std::max(most, others_[p]);
-  return most + own_bytes_ + bytes + 2 * settings_.prefetch_bytes <= memory_limit_;
+    maximum = std::max(maximum, others_[p]);
+  return maximum + own_bytes_ + bytes + 2 * settings_.prefetch_bytes <= memory_limit_;
 }
 
 // Gathers units for the next acquires, as far as prefetch_bytes or memory that is idle until then allows.

@@ -145,8 +145,8 @@ Value parts(Evaluator& run, const std::vector<std::string_view>& views) {
 /// Splits a text. Without a separator, white space of any length separates.
 Value split(Evaluator& run, std::string_view text, const Arguments& given, bool from_right) {
   const auto options = bound("split", given, {"sep", "maxsplit"});
-  int64_t most = options[1] ? whole_number(*options[1]) : -1;
-  if (most < 0) most = INT64_MAX;
+  int64_t maximum = options[1] ? whole_number(*options[1]) : -1;
+  if (maximum < 0) maximum = INT64_MAX;
   std::vector<std::string_view> out;
   const auto put = [&](std::string_view part) {
     run.meter.spend(step_cost);
@@ -157,7 +157,7 @@ Value split(Evaluator& run, std::string_view text, const Arguments& given, bool 
     if (from_right) std::reverse(words.begin(), words.end());
     for (const std::string_view word : words) {
       const auto begin = static_cast<size_t>(word.data() - text.data());
-      const bool last = most-- == 0;
+      const bool last = maximum-- == 0;
       put(!last ? word : from_right ? text.substr(0, begin + word.size()) : text.substr(begin));
       if (last) break;
     }
@@ -166,7 +166,7 @@ Value split(Evaluator& run, std::string_view text, const Arguments& given, bool 
     const std::string& separator = options[0]->text();
     if (separator.empty()) fail("empty separator");
     for (size_t at;
-         most-- > 0 && (at = from_right ? text.rfind(separator) : text.find(separator)) != std::string_view::npos;) {
+         maximum-- > 0 && (at = from_right ? text.rfind(separator) : text.find(separator)) != std::string_view::npos;) {
       put(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
       text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
     }

@@ -20,26 +20,26 @@ namespace {
 constexpr size_t max_growth = 64, max_growth_of_short = size_t{1} << 16;
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to,
-                     size_t most = std::string::npos) {
+                     size_t maximum = std::string::npos) {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
   for (size_t at = 0; at < text.size();) {
     const size_t found = std::min(text.find(from, at), text.size());
     out += text.substr(at, found - at);
     if (found < text.size()) out += to;
-    if (out.size() > most) break;
+    if (out.size() > maximum) break;
     at = found + from.size();
   }
   return out;
 }
 
-std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to, size_t most) {
+std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to, size_t maximum) {
   std::string out;
   size_t done = 0;
   for (const auto& [begin, end] : pattern.matches(text)) {
     out += text.substr(done, begin - done);
     out += to;
-    if (out.size() > most) break;
+    if (out.size() > maximum) break;
     done = end;
   }
   return out += text.substr(done);
@@ -171,7 +171,7 @@ class BpeTokenizer final : public FileTokenizer {
 
   std::string normalized(std::string_view text) const {
     std::string out(text);
-    const size_t most = text.size() * max_growth + max_growth_of_short;
+    const size_t maximum = text.size() * max_growth + max_growth_of_short;
     size_t table = 0;
     for (const NormalizerStep& step : spec().normalizer) {
       if (step.kind == NormalizerStep::Kind::precompiled) out = characters_[table++].normalized(out);
@@ -180,9 +180,9 @@ class BpeTokenizer final : public FileTokenizer {
       if (step.kind == NormalizerStep::Kind::small_letters) out = bert_normalized(out, {false, false, false, true});
       if (step.kind == NormalizerStep::Kind::prepend && !out.empty()) out.insert(0, step.to);
       if (step.kind == NormalizerStep::Kind::replace)
-        out = step.pattern ? replaced(out, *step.pattern, step.to, most) : replaced(out, step.from, step.to, most);
-      BLIPFT_USER_CHECK(out.size() <= most, spec().file, ": its normalizer makes a text of ", text.size(),
-                        " bytes longer than ", most, "; expected one that keeps texts about as long");
+        out = step.pattern ? replaced(out, *step.pattern, step.to, maximum) : replaced(out, step.from, step.to, maximum);
+      BLIPFT_USER_CHECK(out.size() <= maximum, spec().file, ": its normalizer makes a text of ", text.size(),
+                        " bytes longer than ", maximum, "; expected one that keeps texts about as long");
     }
     return out;
   }

@@ -118,9 +118,9 @@ void read_word_piece(const Json& model, const std::string& file, TokenizerSpec& 
   WordPieceSpec pieces;
   read_vocab(member(model, "vocab"), file + ": model.vocab", spec);
   pieces.vocab.assign(spec.bpe.vocab.begin(), spec.bpe.vocab.end());
-  const Json &prefix = member(model, "continuing_subword_prefix"), &most = member(model, "max_input_chars_per_word");
+  const Json &prefix = member(model, "continuing_subword_prefix"), &maximum = member(model, "max_input_chars_per_word");
   if (prefix.is_string()) pieces.prefix = prefix.get<std::string>();
-  if (most.is_number_integer()) pieces.max_characters = most.get<int64_t>();
+  if (maximum.is_number_integer()) pieces.max_characters = maximum.get<int64_t>();
   const Json& unknown = member(model, "unk_token");
   const auto id = unknown.is_string() ? id_of(spec, unknown.get<std::string>()) : std::nullopt;
   BLIPFT_USER_CHECK(id, file, ": model.unk_token is ", io::brief(unknown), ", which is no token of the vocabulary; ",

@@ -44,14 +44,14 @@ size_t cluster_end(std::string_view text, size_t begin) {
 }  // namespace
 
 UnigramModel::UnigramModel(const UnigramSpec& spec) : unknown_id_(spec.unknown_id) {
-  double least = std::numeric_limits<double>::infinity();
+  double minimum = std::numeric_limits<double>::infinity();
   for (size_t id = 0; id < spec.pieces.size(); ++id) {
     const auto& [text, score] = spec.pieces[id];
     pieces_[text] = {static_cast<int32_t>(id), score};
     longest_ = std::max(longest_, text.size());
-    least = std::min(least, score);
+    minimum = std::min(minimum, score);
   }
-  unknown_score_ = least - unknown_penalty;
+  unknown_score_ = minimum - unknown_penalty;
 }
 
 void UnigramModel::encode_word(std::string_view word, std::vector<int32_t>& ids) const {

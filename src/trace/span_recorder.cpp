@@ -30,9 +30,9 @@ void SpanRecorder::begin_pass(const std::string& pass, Flops flops) {
 const std::vector<SpanRecord>& SpanRecorder::current() const { return passes_.at(pass_); }
 
 int64_t SpanRecorder::max_spans() const {
-  size_t most = 0;
-  for (const auto& [pass, spans] : passes_) most = std::max(most, spans.size());
-  return static_cast<int64_t>(most);
+  size_t maximum = 0;
+  for (const auto& [pass, spans] : passes_) maximum = std::max(maximum, spans.size());
+  return static_cast<int64_t>(maximum);
 }
 
 void SpanRecorder::open(RankOperation doing, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream) {

@@ -60,13 +60,13 @@ TEST_SUITE("config") {
   }
 
   TEST_CASE("counts of samples and steps do not overflow") {
-    const int64_t most = std::numeric_limits<int64_t>::max();
+    const int64_t maximum = std::numeric_limits<int64_t>::max();
     Sampler::Settings epoch = settings(8, 2, 1);
-    epoch.num_train_samples = most;
+    epoch.num_train_samples = maximum;
     CHECK(contains(message_of([&] { (void)Sampler(epoch); }), "data.num_train_samples"));
     CHECK(contains(message_of([&] { (void)Sampler(settings(8, int64_t{1} << 40, int64_t{1} << 40)); }), "lower these"));
     LoadingSettings loading;
-    loading.steps = {.max_epochs = most, .max_steps = 7};
+    loading.steps = {.max_epochs = maximum, .max_steps = 7};
     CHECK(count_steps(loading, 1000) == 7);
   }
 }

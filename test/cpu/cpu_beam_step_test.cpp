@@ -28,8 +28,8 @@ struct Search {
   Ids ends, sources, ids_before, sources_before, finished_ids, finished_lengths, closed, cache;
   std::vector<float> logits, candidates, scores, finished_scores;
 
-  Search(int64_t text_count, int64_t beam_count, int64_t most)
-      : texts(text_count), beams(beam_count), positions(kPrefix + most), state(texts * beams, most), sources(size(), -1),
+  Search(int64_t text_count, int64_t beam_count, int64_t maximum)
+      : texts(text_count), beams(beam_count), positions(kPrefix + maximum), state(texts * beams, maximum), sources(size(), -1),
         ids_before(state.ids.size()), sources_before(size()), finished_ids(state.ids.size(), -3),
         finished_lengths(slots()), closed(static_cast<size_t>(texts), 1), cache(size(), -5), scores(slots()),
         finished_scores(slots()) {}
@@ -45,7 +45,7 @@ struct Search {
     const auto rows = static_cast<int64_t>(numbers.size());
     candidates.resize(static_cast<size_t>(rows * beams * vocabulary));
     if (!ends.empty()) rules.ends = tensor_of(ends, {static_cast<int64_t>(ends.size())});
-    const int64_t most = state.most, all = state.slots;
+    const int64_t maximum = state.maximum, all = state.slots;
     BeamStep args;
     args.logits = tensor_of(logits, {rows * (first ? 1 : beams), vocabulary});
     args.first = first, args.beams = beams, args.prefix_rows = kPrefix;
@@ -54,10 +54,10 @@ struct Search {
     args.candidates = tensor_of(candidates, {rows * beams, vocabulary});
     args.state = state.state();
     args.sources = tensor_of(sources, {all, positions});
-    args.ids_before = tensor_of(ids_before, {all, most});
+    args.ids_before = tensor_of(ids_before, {all, maximum});
     args.sources_before = tensor_of(sources_before, {all, positions});
     args.scores = tensor_of(scores, {texts, beams});
-    args.finished_ids = tensor_of(finished_ids, {texts, beams, most});
+    args.finished_ids = tensor_of(finished_ids, {texts, beams, maximum});
     args.finished_lengths = tensor_of(finished_lengths, {texts, beams});
     args.finished_scores = tensor_of(finished_scores, {texts, beams});
     args.closed = tensor_of(closed, {texts});
@@ -92,7 +92,7 @@ struct Search {
     }
   }
   Ids finished(int64_t text, int64_t rank) const {
-    const auto begin = finished_ids.begin() + (text * beams + rank) * state.most;
+    const auto begin = finished_ids.begin() + (text * beams + rank) * state.maximum;
     return {begin, begin + finished_lengths[static_cast<size_t>(text * beams + rank)]};
   }
 };

@@ -48,9 +48,9 @@ TEST_SUITE("cpu_dropout") {
     const float smallest = std::nextafter(0.0f, 1.0f), largest = std::nextafter(1.0f, 0.0f);
     const Tensor x = c.input("x", kF32, {100, 1001}, 1, 2);
     const Tensor kept = c.output("kept", kF32, x.shape), dropped = c.output("dropped", kF32, x.shape);
-    c.run([&, few = make_dropout(c, smallest, 1, 100), most = make_dropout(c, largest, 1, 100)](Ops& ops, Stream s) {
+    c.run([&, few = make_dropout(c, smallest, 1, 100), maximum = make_dropout(c, largest, 1, 100)](Ops& ops, Stream s) {
       ops.dropout_add({x, {}, few, kept}, s);
-      ops.dropout_add({x, {}, most, dropped}, s);
+      ops.dropout_add({x, {}, maximum, dropped}, s);
     });
     CHECK(c.read(kept) == c.read(x));
     const Vec out = c.read(dropped);

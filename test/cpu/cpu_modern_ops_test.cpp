@@ -188,23 +188,23 @@ Vec attention(const Relative& a, const Vec& q, const Vec& k, const Vec& v, const
 void check_relative(DType t, const Relative& a) {
   OpContext c(cpu());
   const int64_t rows = total_rows(a.queries), key_rows = total_rows(a.keys);
-  const int64_t most = *std::max_element(a.queries.begin(), a.queries.end());
+  const int64_t maximum = *std::max_element(a.queries.begin(), a.queries.end());
   const int64_t max_keys = *std::max_element(a.keys.begin(), a.keys.end());
   const Shape columns{1, a.behind + 1 + a.ahead};
-  AttentionForward f{.dtype = t, .batch = 2, .heads = 1, .head_size = a.d, .query_tokens = most, .kv_tokens = max_keys,
+  AttentionForward f{.dtype = t, .batch = 2, .heads = 1, .head_size = a.d, .query_tokens = maximum, .kv_tokens = max_keys,
                      .scale = 0.5f, .causal = a.causal};
   const Tensor q = c.input("q", t, {rows, a.d}), k = c.input("k", t, {key_rows, a.d}), v = c.input("v", t, {key_rows, a.d});
   const Tensor out = c.output("out", t, {rows, a.d}), dout = c.input("dout", t, {rows, a.d});
   const Tensor dq = c.output("dq", t, {rows, a.d}), dk = c.output("dk", t, {key_rows, a.d});
   const Tensor dv = c.output("dv", t, {key_rows, a.d});
-  f.q = Heads::in(q, 0, most), f.k = Heads::in(k, 0, max_keys), f.v = Heads::in(v, 0, max_keys);
-  f.out = Heads::in(out, 0, most), f.lse = c.scratch("lse", kF32, {2, 1, most});
+  f.q = Heads::in(q, 0, maximum), f.k = Heads::in(k, 0, max_keys), f.v = Heads::in(v, 0, max_keys);
+  f.out = Heads::in(out, 0, maximum), f.lse = c.scratch("lse", kF32, {2, 1, maximum});
   f.relative = {c.input("relative", kF32, columns, -1, 1), a.behind, a.ahead};
-  f.packing = make_packing(c, a.queries, most);
+  f.packing = make_packing(c, a.queries, maximum);
   if (a.own_keys) f.key_packing = make_packing(c, a.keys, max_keys);
-  AttentionBackward b{.forward = f, .dout = Heads::in(dout, 0, most), .dq = Heads::in(dq, 0, most),
+  AttentionBackward b{.forward = f, .dout = Heads::in(dout, 0, maximum), .dq = Heads::in(dq, 0, maximum),
                       .dk = Heads::in(dk, 0, max_keys), .dv = Heads::in(dv, 0, max_keys),
-                      .delta = c.scratch("delta", kF32, {2, 1, most}), .drelative = c.inout("drelative", kF32, columns)};
+                      .delta = c.scratch("delta", kF32, {2, 1, maximum}), .drelative = c.inout("drelative", kF32, columns)};
   const Tensor before = c.input("drelative", kF32, columns);  // the same numbers: of the same name
   c.run([&](Ops& ops, Stream s) {
     ops.attention_forward(f, s);

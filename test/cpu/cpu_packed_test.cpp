@@ -17,10 +17,10 @@ constexpr int64_t kMax = 12, kSamples = 5;
 const Rows kRows{5, 12, 1, 0, 11};
 
 /// Which rows of the padded matrix [samples * most, n] exist, in order.
-Rows existing(const Rows& rows, int64_t most) {
+Rows existing(const Rows& rows, int64_t maximum) {
   Rows padded;
   for (size_t b = 0; b < rows.size(); ++b)
-    for (int64_t t = 0; t < rows[b]; ++t) padded.push_back(static_cast<int64_t>(b) * most + t);
+    for (int64_t t = 0; t < rows[b]; ++t) padded.push_back(static_cast<int64_t>(b) * maximum + t);
   return padded;
 }
 
@@ -54,20 +54,20 @@ Tensor matrix(OpContext& c, const std::string& name, DType t, const Vec& values,
 struct Side {
   bool packed;
   Rows rows = kRows;
-  int64_t most = kMax;
+  int64_t maximum = kMax;
   OpContext context{cpu()};
 
   /// The padded input `values`: itself, or its existing rows.
   Tensor input(const std::string& name, DType t, const Vec& values, int64_t cols) {
-    return matrix(context, name, t, packed ? pack(values, cols, existing(rows, most)) : values, cols);
+    return matrix(context, name, t, packed ? pack(values, cols, existing(rows, maximum)) : values, cols);
   }
   Tensor output(const std::string& name, DType t, int64_t cols) { return context.output(name, t, {count(), cols}); }
-  int64_t count() const { return packed ? total_rows(rows) : static_cast<int64_t>(rows.size()) * most; }
-  Packing packing() { return packed ? make_packing(context, rows, most) : Packing{}; }
+  int64_t count() const { return packed ? total_rows(rows) : static_cast<int64_t>(rows.size()) * maximum; }
+  Packing packing() { return packed ? make_packing(context, rows, maximum) : Packing{}; }
   /// The expected packed rows of the output `t`.
   Vec kept(const Tensor& t) const {
     const Vec all = context.read(t);
-    return packed ? all : pack(all, t.cols(), existing(rows, most));
+    return packed ? all : pack(all, t.cols(), existing(rows, maximum));
   }
 };
 
@@ -167,10 +167,10 @@ std::vector<Vec> normed(bool packed, DType t, bool residual) {
 
 /// x, and the gradients of the prefix, tokens and positions.
 std::vector<Vec> text(bool packed, DType t, bool accumulate, bool positions) {
-  constexpr int64_t kPrefix = 3, kTokens = 6, kVocabulary = 9, n = 5, most = kPrefix + kTokens;
+  constexpr int64_t kPrefix = 3, kTokens = 6, kVocabulary = 9, n = 5, maximum = kPrefix + kTokens;
   const Rows rows{7, 9, 4, 8};
   const int64_t samples = 4;
-  Side side{packed, rows, most};
+  Side side{packed, rows, maximum};
   OpContext& c = side.context;
   // Packed, ids without a row are in no table.
   Vec ids{2, 4, 4, 8, 1, 1, /**/ 2, 0, 3, 1, 5, 1, /**/ 2, 4, 3, 3, 3, 3, /**/ 7, 2, 2, 1, 6, 6};
@@ -184,13 +184,13 @@ std::vector<Vec> text(bool packed, DType t, bool accumulate, bool positions) {
   TextEmbed b = f;
   f.prefix = c.input("prefix", t, {samples * kPrefix, n});
   f.tokens = c.input("tokens", t, {kVocabulary, n});
-  if (positions) f.positions = c.input("positions", t, {most + 2, n});
+  if (positions) f.positions = c.input("positions", t, {maximum + 2, n});
   f.x = side.output("x", t, n);
   b.prefix = c.output("dprefix", t, {samples * kPrefix, n});
   b.tokens = c.inout("dtokens", kF32, {kVocabulary, n});
-  if (positions) b.positions = c.inout("dpositions", kF32, {most + 2, n});
+  if (positions) b.positions = c.inout("dpositions", kF32, {maximum + 2, n});
   b.accumulate_tokens = b.accumulate_positions = accumulate;
-  b.x = side.input("dx", t, only(numbers("dx", t, samples * most * n), n, existing(rows, most)), n);
+  b.x = side.input("dx", t, only(numbers("dx", t, samples * maximum * n), n, existing(rows, maximum)), n);
   c.run([&](Ops& ops, Stream s) {
     ops.text_embed_forward(f, s);
     ops.text_embed_backward(b, s);
@@ -252,12 +252,12 @@ void check_refused(const char* text, bool contents, F f) {
 }
 
 /// dropout_add over six rows of samples with at most four.
-void refuse_dropout(const char* text, bool contents, const Vec& starts, const Vec& padded_rows, int64_t most = 4,
+void refuse_dropout(const char* text, bool contents, const Vec& starts, const Vec& padded_rows, int64_t maximum = 4,
                     DType index = DType::i32) {
   check_refused(text, contents, [&](OpContext& c) {
     DropoutAdd a;
     a.x = c.input("x", kF32, {6, 3}), a.y = c.output("y", kF32, {6, 3});
-    a.dropout = make_dropout(c, 0.5f, 2, most);
+    a.dropout = make_dropout(c, 0.5f, 2, maximum);
     if (!starts.empty()) a.dropout.packing.starts = c.values("starts", index, starts);
     if (!padded_rows.empty()) a.dropout.packing.padded_rows = c.values("padded_rows", index, padded_rows);
     c.run([&](Ops& ops, Stream s) { ops.dropout_add(a, s); });

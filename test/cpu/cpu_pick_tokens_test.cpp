@@ -41,7 +41,7 @@ struct Picker {
     args.logits = tensor_of(logits, {rows, vocabulary}), args.scores = tensor_of(scores, {rows, vocabulary});
     args.slots = tensor_of(slots, {rows});
     args.rules = rules, args.state = texts.state();
-    args.log_probs = tensor_of(log_probs, {texts.slots, texts.most});
+    args.log_probs = tensor_of(log_probs, {texts.slots, texts.maximum});
     ops->pick_tokens(args, {});
   }
 };
@@ -79,7 +79,7 @@ void check_log_probs(const DecodeTexts& texts, const TableModel& model, const st
     for (float x : row) total += std::exp(static_cast<double>(x));
     const double expected = static_cast<double>(row[static_cast<size_t>(ids[n])]) - std::log(total);
     // f32: numbers up to 8, the largest one taken off and a logarithm up to 4.
-    CHECK(static_cast<double>(log_probs[static_cast<size_t>(slot * texts.most) + n]) ==
+    CHECK(static_cast<double>(log_probs[static_cast<size_t>(slot * texts.maximum) + n]) ==
           doctest::Approx(expected).epsilon(2e-6));
   }
 }

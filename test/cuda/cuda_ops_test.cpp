@@ -127,7 +127,7 @@ TEST_SUITE("cuda_ops") {
     const auto plan_ops = make_plan_ops();
     Backend plan(*plan_device, *plan_ops);
     const char* const limit = std::getenv("BLIPFT_OPS_BYTES");
-    const int64_t most = limit ? std::atoll(limit) : std::numeric_limits<int64_t>::max();
+    const int64_t maximum = limit ? std::atoll(limit) : std::numeric_limits<int64_t>::max();
     const char* const only = std::getenv("BLIPFT_OPS_ONLY");
     int64_t part = 0, parts = 1, number = 0;
     if (const char* const text = std::getenv("BLIPFT_OPS_PART"))
@@ -139,7 +139,7 @@ TEST_SUITE("cuda_ops") {
       if (number++ % parts != part) continue;
       int64_t bytes = 0;
       run_case(op_case, plan, &bytes);
-      if (bytes > most) continue;
+      if (bytes > maximum) continue;
       std::vector<Result> expected;
       omp_set_num_threads(std::max(threads, omp_get_num_procs()));  // large tensors, most of this test's minutes
       CHECK_NOTHROW(expected = run_case(op_case, cpu));

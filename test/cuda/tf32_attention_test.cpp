@@ -49,9 +49,9 @@ Cases tf32_cases() {
     grouped.dropout = 0.25f;
     add_attention(cases, kF32, grouped);
   }
-  for (int64_t most : {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129}) {
-    Attend v{3, 8, 64, most, most, true};
-    v.packed = true, v.kv_heads = 1, v.rows = {most, 0, most};
+  for (int64_t maximum : {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129}) {
+    Attend v{3, 8, 64, maximum, maximum, true};
+    v.packed = true, v.kv_heads = 1, v.rows = {maximum, 0, maximum};
     add_attention(cases, kF32, v);
   }
   return cases;

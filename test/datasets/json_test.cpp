@@ -74,8 +74,8 @@ std::string lines_of(const Json& records) {
   return text;
 }
 
-TokenizedText ids_of(const Dataset& dataset, size_t index, const Tokenizer& tokenizer, int64_t most = kLong) {
-  return tokenize(dataset.read(static_cast<int64_t>(index)), tokenizer, most, kLong);
+TokenizedText ids_of(const Dataset& dataset, size_t index, const Tokenizer& tokenizer, int64_t maximum = kLong) {
+  return tokenize(dataset.read(static_cast<int64_t>(index)), tokenizer, maximum, kLong);
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ TEST_SUITE("generation golden") {
       CAPTURE(name);
       const nlohmann::json one = golden.at(name).at(0);
       const auto ids = one.at("ids").get<std::vector<int32_t>>(), more = one.at("new").get<std::vector<int32_t>>();
-      const auto most = static_cast<int64_t>(ids.size() + more.size());
-      GoldenRank rank(name, 1, {most, 1}, static_cast<int64_t>(more.size()), true);
+      const auto maximum = static_cast<int64_t>(ids.size() + more.size());
+      GoldenRank rank(name, 1, {maximum, 1}, static_cast<int64_t>(more.size()), true);
       const int64_t picture = rank.model->inputs().picture_size;
       double score = 0;
       GeneratorCalls calls;

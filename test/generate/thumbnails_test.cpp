@@ -68,9 +68,9 @@ TEST_SUITE("thumbnails") {
   }
 
   TEST_CASE("a thumbnail is the picture, smaller") {
-    for (const auto& [width, height, most, small_width, small_height] :
+    for (const auto& [width, height, maximum, small_width, small_height] :
          {std::array<int64_t, 5>{640, 480, 240, 240, 180}, {480, 640, 240, 180, 240}, {100, 50, 240, 100, 50}, {3000, 2, 64, 64, 1}}) {
-      const std::vector<uint8_t> jpeg = thumbnail_jpeg(slope(width, height), most);
+      const std::vector<uint8_t> jpeg = thumbnail_jpeg(slope(width, height), maximum);
       const Image image = decode_image(jpeg.data(), jpeg.size(), "thumbnail", {});
       CHECK(image.width == small_width);
       CHECK(image.height == small_height);

@@ -115,16 +115,16 @@ TEST_SUITE("loader") {
         slots.push_back(*found);
       }
       check_batch(*batch, slots, *dataset, config);
-      int64_t most = 0, all = 0;
+      int64_t maximum = 0, all = 0;
       for (int64_t m = 0; m < 3; ++m) {
         const int32_t* lengths = part<int32_t>(*batch, BatchField::lengths) + m * 4;
         const int64_t sum = std::accumulate(lengths, lengths + 4, int64_t{0});
-        most = std::max(most, sum);
+        maximum = std::max(maximum, sum);
         all += sum;
       }
-      CHECK(most <= layout.text().packed_rows);
-      CHECK(layout.text().packed_rows < most + 8);  // the next multiple of 8
-      CHECK(3 * most <= all + 3 * 22);            // within the longest caption
+      CHECK(maximum <= layout.text().packed_rows);
+      CHECK(layout.text().packed_rows < maximum + 8);  // the next multiple of 8
+      CHECK(3 * maximum <= all + 3 * 22);            // within the longest caption
       smaller += layout.text().packed_rows < 4 * 22;
       loader->give_back(batch);
     }

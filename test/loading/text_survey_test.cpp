@@ -88,22 +88,22 @@ TEST_SUITE("text survey") {
       std::map<int64_t, int64_t> counts;
       const size_t different = 1 + random() % 9;
       while (counts.size() < different) counts[1 + random() % 60] = random() % 20;
-      const size_t most = 1 + random() % 5;
-      const std::vector<int64_t> chosen = min_padded_sizes(counts, most);
-      CHECK(chosen.size() == std::min(most, counts.size()));
+      const size_t maximum = 1 + random() % 5;
+      const std::vector<int64_t> chosen = min_padded_sizes(counts, maximum);
+      CHECK(chosen.size() == std::min(maximum, counts.size()));
       CHECK(std::is_sorted(chosen.begin(), chosen.end()));
       REQUIRE(chosen.back() == counts.rbegin()->first);
       std::vector<int64_t> sizes;
       for (const auto& [size, count] : counts) sizes.push_back(size);
-      int64_t least = std::numeric_limits<int64_t>::max();
+      int64_t minimum = std::numeric_limits<int64_t>::max();
       for (uint32_t set = 0; set < 1u << (sizes.size() - 1); ++set) {
         std::vector<int64_t> some;
         for (size_t i = 0; i + 1 < sizes.size(); ++i)
           if (set >> i & 1) some.push_back(sizes[i]);
         some.push_back(sizes.back());
-        if (some.size() <= most) least = std::min(least, padded_sum(counts, some));
+        if (some.size() <= maximum) minimum = std::min(minimum, padded_sum(counts, some));
       }
-      CHECK(padded_sum(counts, chosen) == least);
+      CHECK(padded_sum(counts, chosen) == minimum);
     }
   }
 

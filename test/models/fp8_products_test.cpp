@@ -84,15 +84,15 @@ TEST_SUITE("fp8") {
   TEST_CASE("the scale is the least power of two that no magnitude overflows") {
     std::mt19937 random(3);
     for (DType dtype : {DType::f8e4m3, DType::f8e5m2}) {
-      const double most = dtype == DType::f8e4m3 ? 448 : 57344;
+      const double maximum = dtype == DType::f8e4m3 ? 448 : 57344;
       for (int i = 0; i < 10000; ++i) {
         const float x = float_from_bits(random() % 0x7f800000u);
         const double scale = static_cast<double>(fp8_scale(bits_from_float(x), dtype));
         CAPTURE(x);
         int exponent = 0;
         CHECK(std::frexp(scale, &exponent) == 0.5);
-        CHECK((static_cast<double>(x) / scale <= most || scale == 0x1p126));
-        CHECK((static_cast<double>(x) / scale * 2 > most || scale == 0x1p-126));
+        CHECK((static_cast<double>(x) / scale <= maximum || scale == 0x1p126));
+        CHECK((static_cast<double>(x) / scale * 2 > maximum || scale == 0x1p-126));
       }
       CHECK(fp8_scale(0, dtype) == 1);
       for (float none : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
@@ -200,9 +200,9 @@ TEST_SUITE("fp8") {
   // Stored in fp8: the codes are given, and where the weight would be are NaNs.
   TEST_CASE("a matrix that is stored in fp8 is multiplied as it is, or decoded, and gives what a cast one gives") {
     for (const int64_t kept_bytes : {int64_t{0}, int64_t{1} << 20})
-      for (const int64_t least : {1, 1000}) {
+      for (const int64_t minimum : {1, 1000}) {
         CAPTURE(kept_bytes);
-        CAPTURE(least);
+        CAPTURE(minimum);
         Unit unit("layer", kFrozen);
         unit.index = 0;
         const LinearLayer layer = add_linear(unit, "fc", 48, 32, true, 0.02f);
@@ -218,16 +218,16 @@ TEST_SUITE("fp8") {
         StoredUnits stored({holes.data(), kF32, {unit.numel()}}, {{quantized.data(), DType::f8e4m3, {32 * 48}}, {scale, kF32, {1}}});
         for (int64_t first : {0, 768})     // in parts
           cpu_ops->encode_fp8(weight.part(first, {768}), {stored.matrix.quantized.part(first, {768}), stored.matrix.scale}, {});
-        if (least > 1) cpu_ops->decode_fp8(stored.matrix, weight, {});
+        if (minimum > 1) cpu_ops->decode_fp8(stored.matrix, weight, {});
         NoUnits cast({flat.data(), kF32, {unit.numel()}}, {});
         std::vector<float> x = random_numbers(7 * 48, 2, 1), dy = random_numbers(7 * 32, 3, 1);
         std::vector<std::vector<float>> found;
         for (UnitAccess* units : {static_cast<UnitAccess*>(&cast), static_cast<UnitAccess*>(&stored)}) {
           Arena arena(*device);
-          Fp8Products fp8({&unit}, {DType::f8e5m2, least, {}, kept_bytes, false,
+          Fp8Products fp8({&unit}, {DType::f8e5m2, minimum, {}, kept_bytes, false,
                                     [&](const Unit&, int64_t) { return units == &stored; }}, arena);
-          CHECK(fp8.takes(unit, layer.weight) == (least == 1));
-          CHECK(fp8.kept_bytes() == (kept_bytes == 0 || least > 1 ? 0 : units == &stored ? 48 * 32 : 2 * 48 * 32));
+          CHECK(fp8.takes(unit, layer.weight) == (minimum == 1));
+          CHECK(fp8.kept_bytes() == (kept_bytes == 0 || minimum > 1 ? 0 : units == &stored ? 48 * 32 : 2 * 48 * 32));
           std::vector<float> y(7 * 32), dx(7 * 48);
           for (Ops* ops : {plan_ops.get(), cpu_ops.get()}) {
             StepContext context{*ops, *device, arena, *units, device->compute_stream(), device->side_stream(), device->create_event(),
@@ -336,7 +336,7 @@ TEST_SUITE("fp8") {
 
   TEST_CASE("casts count what becomes zero and what is not finite") {
     const auto ops = make_cpu_ops();
-    const float inf = std::numeric_limits<float>::infinity(), least = 0x1p-9f;  // of e4m3, where the scale is 1
+    const float inf = std::numeric_limits<float>::infinity(), minimum = 0x1p-9f;  // of e4m3, where the scale is 1
     const auto counted = [&](std::vector<float> x) {
       float amax = 0, scale = 0, largest = 300;
       std::vector<uint8_t> quantized(16);
@@ -348,9 +348,9 @@ TEST_SUITE("fp8") {
       return std::pair{largest, std::vector<int64_t>{counts[0] - 1, counts[1] - 1, counts[2] - 1}};
     };
     // Half of the least code is rounded to zero, as the even neighbour; what lies above it is not.
-    CHECK(counted({448, least, least / 2, std::nextafter(least / 2, 1.0f), -least / 4, -0.0f, 1e-45f}) ==
+    CHECK(counted({448, minimum, minimum / 2, std::nextafter(minimum / 2, 1.0f), -minimum / 4, -0.0f, 1e-45f}) ==
           std::pair{448.0f, std::vector<int64_t>{16, 3, 0}});
-    CHECK(counted({224, least / 4, -least / 8}) == std::pair{300.0f, std::vector<int64_t>{16, 2, 0}});
+    CHECK(counted({224, minimum / 4, -minimum / 8}) == std::pair{300.0f, std::vector<int64_t>{16, 2, 0}});
     CHECK(counted({inf, -inf, 1, 1e-45f}) == std::pair{inf, std::vector<int64_t>{16, 1, 2}});
     CHECK(counted({std::nanf(""), 1}).second == std::vector<int64_t>{16, 0, 1});
   }

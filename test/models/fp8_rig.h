@@ -32,9 +32,9 @@ inline std::vector<float> random_numbers(int64_t n, uint32_t seed, float size) {
   return values;
 }
 
-/// Returns `values` after rounding to fp8; the scale is at least that of `least`.
-inline std::vector<double> in_fp8(const std::vector<float>& values, DType dtype, float least = 0) {
-  uint32_t largest = bits_from_float(least);
+/// Returns `values` after rounding to fp8; the scale is at least that of `minimum`.
+inline std::vector<double> in_fp8(const std::vector<float>& values, DType dtype, float minimum = 0) {
+  uint32_t largest = bits_from_float(minimum);
   for (float value : values) largest = std::max(largest, bits_from_float(value) & 0x7fffffffu);
   const float scale = fp8_scale(largest, dtype);
   std::vector<double> rounded;

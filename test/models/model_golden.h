@@ -179,9 +179,9 @@ class Trainer {
   static void add_instructions(const Golden& golden, std::vector<BatchSample>& samples) {
     const std::vector<int32_t> lengths = golden.raw<int32_t>("instruction_lengths");
     const std::vector<int32_t> ids = golden.raw<int32_t>("instruction_ids");
-    const size_t most = ids.size() / lengths.size();
+    const size_t maximum = ids.size() / lengths.size();
     for (size_t b = 0; b < samples.size(); ++b) {
-      const auto begin = ids.begin() + static_cast<int64_t>(b * most);
+      const auto begin = ids.begin() + static_cast<int64_t>(b * maximum);
       samples[b].text.instruction.assign(begin, begin + lengths[b]);
     }
   }

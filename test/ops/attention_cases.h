@@ -119,13 +119,13 @@ inline void add_packed_attentions(Cases& cases, DType t) {
     add_attention(cases, t, v);
   };
   for (int64_t d : {6, 64, 80, 88, 100, 128})
-    for (int64_t most : {1, 7, 33, 82, 97, 300})
+    for (int64_t maximum : {1, 7, 33, 82, 97, 300})
       for (int bias : {0, 1, 2}) {
-        if (bias == rotate % 3 && most < 82) continue;
-        add({5, 3, d, most, most, true, true, false, 0, bias});
+        if (bias == rotate % 3 && maximum < 82) continue;
+        add({5, 3, d, maximum, maximum, true, true, false, 0, bias});
       }
   for (int64_t d : {64, 88, 96})
-    for (int64_t most : {256, 257, 272}) add({5, 3, d, most, most, false, d == 88, false, 0, rotate % 3});
+    for (int64_t maximum : {256, 257, 272}) add({5, 3, d, maximum, maximum, false, d == 88, false, 0, rotate % 3});
   for (int bias : {0, 1, 2}) {
     add({5, 3, 80, 82, 82, true, false, false, 0, bias});
     add({5, 3, 80, 82, 82, false, false, false, 0, bias});
@@ -136,7 +136,7 @@ inline void add_packed_attentions(Cases& cases, DType t) {
     add({4, 1, 16, 20, 20, true, true, true, 0, bias});
     add({16, 32, 80, 82, 82, true, true, false, 0, bias});  // OPT-2.7b
     for (int64_t d : {6, 64, 80})
-      for (int64_t most : {33, 64, 160}) add({5, 3, d, most, most, false, true, false, 0.1f, bias});  // with dropout
+      for (int64_t maximum : {33, 64, 160}) add({5, 3, d, maximum, maximum, false, true, false, 0.1f, bias});  // with dropout
   }
 }
 
@@ -145,9 +145,9 @@ inline void add_grouped_attentions(Cases& cases, DType t) {
   int rotate = 0;
   for (int64_t d : {6, 64, 80, 100, 128})
     for (auto [heads, kv_heads] : {std::pair<int64_t, int64_t>{4, 2}, {4, 1}, {6, 2}, {3, 3}})
-      for (int64_t most : {1, 33, 97, 150, 300}) {
-        if ((rotate++ + most) % 2) continue;
-        Attend v{3, heads, d, most, most};
+      for (int64_t maximum : {1, 33, 97, 150, 300}) {
+        if ((rotate++ + maximum) % 2) continue;
+        Attend v{3, heads, d, maximum, maximum};
         v.causal = rotate % 3 != 1, v.lengths = rotate % 4 < 2, v.empty = rotate % 8 == 1;
         v.bias = rotate / 2 % 3, v.gradient = rotate % 5 ? kF32 : t;
         v.packed = rotate % 7 < 4, v.kv_heads = kv_heads;
@@ -171,8 +171,8 @@ inline void add_tiled_attentions(Cases& cases) {
   using Rows = std::vector<int64_t>;
   const auto add = [&](const Rows& rows, int64_t heads, int64_t kv_heads, int64_t d, bool causal, bool lengths = false,
                        int bias = 0) {
-    const int64_t most = *std::max_element(rows.begin(), rows.end());
-    Attend v{static_cast<int64_t>(rows.size()), heads, d, most, most, causal, lengths};
+    const int64_t maximum = *std::max_element(rows.begin(), rows.end());
+    Attend v{static_cast<int64_t>(rows.size()), heads, d, maximum, maximum, causal, lengths};
     v.bias = bias, v.gradient = bias == 1 ? kBf16 : kF32;
     v.packed = true, v.kv_heads = kv_heads, v.rows = rows;
     add_attention(cases, kBf16, v);

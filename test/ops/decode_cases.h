@@ -19,19 +19,19 @@ inline Tensor integers(OpContext& c, const std::string& name, const std::vector<
 inline int64_t mixed(int64_t i, int64_t below) { return (i * 2654435761 + 12345) % 4294967291 % below; }
 
 /// Texts of all kinds: empty, with a prompt alone, grown, at their limit, done. Lengths are at most L.
-inline DecodeState decode_state(OpContext& c, int64_t slots, int64_t most, int64_t vocabulary, bool all_grow = false) {
+inline DecodeState decode_state(OpContext& c, int64_t slots, int64_t maximum, int64_t vocabulary, bool all_grow = false) {
   DecodeState state;
   std::vector<double> lengths, prompts, limits, done, keys;
   for (int64_t s = 0; s < slots; ++s) {
     const bool empty = !all_grow && s % 5 == 3;
-    const int64_t length = empty ? 0 : 1 + mixed(s + 7, most - 1);
+    const int64_t length = empty ? 0 : 1 + mixed(s + 7, maximum - 1);
     lengths.push_back(static_cast<double>(length));
     prompts.push_back(static_cast<double>(length > 0 ? 1 + mixed(s, length) : 0));
-    limits.push_back(static_cast<double>(std::min(most, length + (s % 11 == 6 ? 0 : s % 3 == 0 ? 1 : 5))));
+    limits.push_back(static_cast<double>(std::min(maximum, length + (s % 11 == 6 ? 0 : s % 3 == 0 ? 1 : 5))));
     done.push_back(!all_grow && s % 7 == 5 ? kEndToken : kRunning);
     keys.push_back(static_cast<double>(s * 3 + (s % 2 ? 5000000000 : 11)));
   }
-  state.ids = c.inout("ids", DType::i32, {slots, most}, 0, static_cast<double>(vocabulary));
+  state.ids = c.inout("ids", DType::i32, {slots, maximum}, 0, static_cast<double>(vocabulary));
   const auto copied = [&](const char* name, const std::vector<double>& numbers) {
     return c.changing_values(name, DType::i32, numbers);
   };
@@ -44,7 +44,7 @@ inline DecodeState decode_state(OpContext& c, int64_t slots, int64_t most, int64
 }
 
 struct BeginShape {
-  int64_t texts, beams, rows, tokens, most;
+  int64_t texts, beams, rows, tokens, maximum;
   bool memory = false;
 };
 
@@ -54,8 +54,8 @@ inline BeginTexts make_begin_texts(OpContext& c, const BeginShape& v) {
   std::vector<double> texts, lengths, limits, keys;
   for (int64_t r = 0; r < v.rows; ++r) {
     texts.push_back(r == 1 ? -1 : static_cast<double>((r * 7 + 2) % v.texts));
-    lengths.push_back(r == 1 ? 0 : static_cast<double>(1 + mixed(r, std::min(v.tokens, v.most))));
-    limits.push_back(static_cast<double>(1 + mixed(r + 5, v.most)));
+    lengths.push_back(r == 1 ? 0 : static_cast<double>(1 + mixed(r, std::min(v.tokens, v.maximum))));
+    limits.push_back(static_cast<double>(1 + mixed(r + 5, v.maximum)));
     keys.push_back(static_cast<double>(r * 3 + (r % 2 ? 5000000000 : 11)));
   }
   BeginTexts a;
@@ -63,13 +63,13 @@ inline BeginTexts make_begin_texts(OpContext& c, const BeginShape& v) {
   a.texts = integers(c, "texts", texts), a.lengths = integers(c, "new lengths", lengths);
   a.ids = c.input("new ids", DType::i32, {v.rows, v.tokens}, 0, 1000);
   a.limits = integers(c, "new limits", limits), a.keys = c.values("new keys", DType::i64, keys);
-  a.state = decode_state(c, slots, v.most, 1000);
+  a.state = decode_state(c, slots, v.maximum, 1000);
   if (v.memory) {
     a.memory_rows = c.input("memory_rows", DType::i32, {v.rows}, 1, 50);
     a.memory_lengths = c.inout("memory_lengths", DType::i32, {slots}, 1, 50);
   }
   if (v.beams == 1) return a;
-  a.sources = c.inout("sources", DType::i32, {slots, v.most + 3}, 0, static_cast<double>(slots));
+  a.sources = c.inout("sources", DType::i32, {slots, v.maximum + 3}, 0, static_cast<double>(slots));
   a.finished_lengths = c.inout("finished_lengths", DType::i32, {v.texts, v.beams}, 0, 9);
   a.finished_scores = c.inout("finished_scores", kF32, {v.texts, v.beams}, -9, 0);
   a.closed = c.inout("closed", DType::i32, {v.texts}, 0, 2);
@@ -83,7 +83,7 @@ inline const BeginShape kBeginShapes[] = {
 
 inline void add_begin_texts(Cases& cases) {
   for (const BeginShape& v : kBeginShapes)
-    cases.push_back({concat("begin_texts ", v.rows, " of ", v.texts, "x", v.beams, " ", v.tokens, " of ", v.most,
+    cases.push_back({concat("begin_texts ", v.rows, " of ", v.texts, "x", v.beams, " ", v.tokens, " of ", v.maximum,
                             v.memory ? " memory" : ""), kF32, true, [=](OpContext& c) {
       const BeginTexts a = make_begin_texts(c, v);
       c.run([&](Ops& ops, Stream s) { ops.begin_texts(a, s); });

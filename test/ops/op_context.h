@@ -247,10 +247,10 @@ inline Dropout make_dropout(OpContext& c, float p, int64_t samples, int64_t rows
 }
 
 /// How many rows packed samples have: the second has the most, the third the fewest, the others lie between.
-inline std::vector<int64_t> uneven_rows(int64_t samples, int64_t least, int64_t most) {
+inline std::vector<int64_t> uneven_rows(int64_t samples, int64_t minimum, int64_t maximum) {
   std::vector<int64_t> rows;
   for (int64_t b = 0; b < samples; ++b)
-    rows.push_back(b == 1 ? most : b == 2 ? least : least + (most - least) * (b * 5 + 3) % (most - least + 1));
+    rows.push_back(b == 1 ? maximum : b == 2 ? minimum : minimum + (maximum - minimum) * (b * 5 + 3) % (maximum - minimum + 1));
   return rows;
 }
 
@@ -259,12 +259,12 @@ inline int64_t total_rows(const std::vector<int64_t>& rows) {
 }
 
 /// Samples of these numbers of rows, one after the other.
-inline Packing make_packing(OpContext& c, const std::vector<int64_t>& rows, int64_t most) {
+inline Packing make_packing(OpContext& c, const std::vector<int64_t>& rows, int64_t maximum) {
   std::vector<double> starts{0}, padded_rows;
   for (size_t b = 0; b < rows.size(); ++b) {
     starts.push_back(starts.back() + static_cast<double>(rows[b]));
     for (int64_t t = 0; t < rows[b]; ++t)
-      padded_rows.push_back(static_cast<double>(static_cast<int64_t>(b) * most + t));
+      padded_rows.push_back(static_cast<double>(static_cast<int64_t>(b) * maximum + t));
   }
   return {c.values("starts", DType::i32, starts), c.values("padded_rows", DType::i32, padded_rows)};
 }

@@ -125,8 +125,8 @@ TEST_SUITE("image") {
       CHECK(picture_size_of_file(golden_path("images/" + file), {record["exif_orientation"]}) ==
             PictureSize{image.height, image.width});
       // Lossless pictures are bits; of lossy ones a version of libwebp may round a colour the other way.
-      const int most = file.starts_with("lossy") ? 1 : 0;
-      CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + record["expected"].get<std::string>()))) <= most);
+      const int maximum = file.starts_with("lossy") ? 1 : 0;
+      CHECK(largest_difference(image.rgb, read_bytes(golden_path("images/" + record["expected"].get<std::string>()))) <= maximum);
     }
     for (const json& file : index["broken_webp"]) {
       CAPTURE(file.dump());

@@ -120,11 +120,11 @@ TEST_SUITE("fit search") {
     for (const int64_t ranks : {1, 4}) {
       CAPTURE(ranks);
       const std::vector<Tried> tried = all_tried(requested, ranks == 1 ? kAlone : kTogether, ranks);
-      const auto [least, most] = std::minmax_element(
+      const auto [minimum, maximum] = std::minmax_element(
           tried.begin(), tried.end(), [](const Tried& a, const Tried& b) { return a.bytes < b.bytes; });
-      const int64_t spread = most->bytes - least->bytes;
+      const int64_t spread = maximum->bytes - minimum->bytes;
       CHECK(spread > 10000000);
-      for (const int64_t gpu : {most->bytes, (most->bytes + 3 * least->bytes) / 4, least->bytes}) {
+      for (const int64_t gpu : {maximum->bytes, (maximum->bytes + 3 * minimum->bytes) / 4, minimum->bytes}) {
         CAPTURE(gpu);
         double fastest = 1e9;
         for (const Tried& one : tried)
@@ -145,11 +145,11 @@ TEST_SUITE("fit search") {
           CHECK(row.device_bytes < found.rows[i - 1].device_bytes);
         }
       }
-      const FitResult none = FitSearch(requested, 0, least->bytes - 1, texts, RunModel(requested)).search(requested, ranks, 6);
+      const FitResult none = FitSearch(requested, 0, minimum->bytes - 1, texts, RunModel(requested)).search(requested, ranks, 6);
       CHECK(none.rows.empty());
       REQUIRE(none.nearest);
       // Found by a bound that leaves out the gaps between tensors.
-      CHECK(none.nearest->device_bytes <= least->bytes + spread / 10);
+      CHECK(none.nearest->device_bytes <= minimum->bytes + spread / 10);
     }
   }
 
@@ -172,13 +172,13 @@ TEST_SUITE("fit search") {
             found = &one;
         return found;
       };
-      const auto least = [&](bool offloads) {
+      const auto minimum = [&](bool offloads) {
         int64_t bytes = std::numeric_limits<int64_t>::max();
         for (const Tried& one : tried)
           if (offloads || one.config.parallel.offload.empty()) bytes = std::min(bytes, one.bytes);
         return bytes;
       };
-      const int64_t all = int64_t{1} << 40, on_device = least(false), in_host = least(true);
+      const int64_t all = int64_t{1} << 40, on_device = minimum(false), in_host = minimum(true);
       REQUIRE(in_host < on_device);
       std::set<std::string> chosen;
       for (const int64_t bytes : {all, 2 * on_device, on_device + on_device / 8, on_device, (on_device + in_host) / 2, in_host}) {

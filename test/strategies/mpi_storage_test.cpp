@@ -24,9 +24,9 @@ class BlockFormat final : public Format {
     if (!computes(ops)) return;
     const int64_t count = values.numel();
     for (int64_t b = 0; b * 32 < count; ++b) {
-      float most = 0;
-      for (int64_t i = 0; i < 32; ++i) most = std::max(most, std::fabs(at(values, b * 32 + i, count)));
-      const float scale = most / static_cast<float>(levels_);
+      float maximum = 0;
+      for (int64_t i = 0; i < 32; ++i) maximum = std::max(maximum, std::fabs(at(values, b * 32 + i, count)));
+      const float scale = maximum / static_cast<float>(levels_);
       planes[1].as<float>()[b] = scale;
       for (int64_t i = 0; i < 32; ++i) {
         const float value = at(values, b * 32 + i, count);

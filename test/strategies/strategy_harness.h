@@ -294,8 +294,8 @@ class TestRun {
     BatchSample made{{}, step * job_.samples + sample};
     for (int64_t k = 0; k < length; ++k) made.text.ids.push_back(4 + static_cast<int32_t>(random.next() % 40) + shift);
     made.text.is_label.assign(made.text.ids.size(), 1);
-    if (const int64_t most = batch.layout.text().source_tokens; most > 0)
-      for (int64_t k = 1 + random.next() % most; k > 0; --k)
+    if (const int64_t maximum = batch.layout.text().source_tokens; maximum > 0)
+      for (int64_t k = 1 + random.next() % maximum; k > 0; --k)
         made.text.source.push_back(4 + static_cast<int32_t>(random.next() % 40) + shift);
     return made;
   }

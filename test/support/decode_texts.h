@@ -42,22 +42,22 @@ struct TableModel {
 
 /// The decoding state of several slots.
 struct DecodeTexts {
-  int64_t slots, most;
+  int64_t slots, maximum;
   std::vector<int32_t> ids, lengths, prompt_lengths, limits, done;
   std::vector<int64_t> keys;
 
   DecodeTexts(int64_t slot_count, int64_t max_ids)
-      : slots(slot_count), most(max_ids), ids(size(slots * most), -7), lengths(size(slots)),
+      : slots(slot_count), maximum(max_ids), ids(size(slots * maximum), -7), lengths(size(slots)),
         prompt_lengths(size(slots)), limits(size(slots)), done(size(slots)), keys(size(slots)) {}
 
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
   void start(int64_t slot, const std::vector<int32_t>& prompt, int64_t limit, int64_t key = 0) {
-    std::copy(prompt.begin(), prompt.end(), ids.begin() + slot * most);
+    std::copy(prompt.begin(), prompt.end(), ids.begin() + slot * maximum);
     lengths[size(slot)] = prompt_lengths[size(slot)] = static_cast<int32_t>(prompt.size());
     limits[size(slot)] = static_cast<int32_t>(limit), keys[size(slot)] = key, done[size(slot)] = kRunning;
   }
   DecodeState state() {
-    return {tensor_of(ids, {slots, most}), tensor_of(lengths, {slots}), tensor_of(prompt_lengths, {slots}),
+    return {tensor_of(ids, {slots, maximum}), tensor_of(lengths, {slots}), tensor_of(prompt_lengths, {slots}),
             tensor_of(limits, {slots}), tensor_of(keys, {slots}), tensor_of(done, {slots})};
   }
   bool grows(int64_t slot) const { return lengths[size(slot)] > 0 && done[size(slot)] == kRunning; }
@@ -67,17 +67,17 @@ struct DecodeTexts {
     return false;
   }
   std::vector<int32_t> text(int64_t slot) const {
-    return {ids.begin() + slot * most, ids.begin() + slot * most + lengths[size(slot)]};
+    return {ids.begin() + slot * maximum, ids.begin() + slot * maximum + lengths[size(slot)]};
   }
   std::vector<int32_t> new_ids(int64_t slot) const {
-    return {ids.begin() + slot * most + prompt_lengths[size(slot)], ids.begin() + slot * most + lengths[size(slot)]};
+    return {ids.begin() + slot * maximum + prompt_lengths[size(slot)], ids.begin() + slot * maximum + lengths[size(slot)]};
   }
   /// Writes the logits of the slot's next id; arbitrary numbers for an inactive slot.
   void logits(const TableModel& model, int64_t slot, float* row) const {
     std::fill_n(row, model.vocabulary, -1e30f);
     if (!grows(slot)) return;
     const int64_t length = lengths[size(slot)];
-    const int32_t* own = ids.data() + slot * most;
+    const int32_t* own = ids.data() + slot * maximum;
     model.logits(length > 1 ? own[length - 2] : 0, own[length - 1], length, row);
   }
 };

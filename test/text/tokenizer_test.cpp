@@ -301,14 +301,14 @@ TEST_SUITE("tokenizer") {
         positions.bytes.push_back(text.size());
         text += "USER: a cafe\u0301 in the morning? ASSISTANT: a word, another word.\n";
       }
-      double least = 1e9;
+      double minimum = 1e9;
       for (int i = 0; i < 3; ++i) {
         positions.ids.clear();
         const std::clock_t begin = std::clock();
         tokenizer.encode_with_positions(text, positions);
-        least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+        minimum = std::min(minimum, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
       }
-      return least;
+      return minimum;
     };
     for (const char* form : {"byte_fallback", "llama_class", "llama3", "qwen2", "sentencepiece_legacy", "sentencepiece_new"}) {
       CAPTURE(form);

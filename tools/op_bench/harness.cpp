@@ -169,8 +169,8 @@ bool Harness::bound_by_copy(const Result& r) const {
 /// The share of the rate that the nearer ceiling allows.
 double Harness::share(const Result& r) const {
   if (ceilings_.copy == 0 || (r.cost.flops > 0 && ceilings_.product == 0)) return 1;  // this result is a ceiling
-  const double least = ceilings_.seconds(r.cost);
-  return least > 0 ? least / (r.microseconds * 1e-6) : 1;
+  const double minimum = ceilings_.seconds(r.cost);
+  return minimum > 0 ? minimum / (r.microseconds * 1e-6) : 1;
 }
 
 void Harness::print_header() const {

@@ -20,9 +20,9 @@ struct Layout {
   int main_rows, tail_rows;  // rows that warps own (a multiple of TileRows); rows of the tail (0..16)
   int main_room, tail_room;  // the same for the longest sample
 
-  /// `most`: maximum rows of a sample; the sample has this length unless take() sets another one.
-  __host__ __device__ explicit Layout(int most) {
-    take(most);
+  /// `maximum`: maximum rows of a sample; the sample has this length unless take() sets another one.
+  __host__ __device__ explicit Layout(int maximum) {
+    take(maximum);
     main_room = main_rows;
     tail_room = tail_rows;
   }

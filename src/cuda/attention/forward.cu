@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_ker
 template <int D, int MT, bool Drop, class Args>
 bool launch_resident(const Args& p, cudaStream_t stream) {
   const int64_t all_keys = int64_t{2} * round16(p.kv_tokens) * pitch<D> * 2;
-  const int most = std::min(kResidentBytes, p.shared_bytes);
-  if (all_keys > most) return false;
+  const int maximum = std::min(kResidentBytes, p.shared_bytes);
+  if (all_keys > maximum) return false;
   const int bytes = static_cast<int>(all_keys);
   constexpr int kRows = 16 * MT;
   int tiles = (p.query_tokens + kRows - 1) / kRows;
@@ -183,7 +183,7 @@ bool launch_resident(const Args& p, cudaStream_t stream) {
   if (MT == 2 && !Args::kPacked && !p.causal && tail > 0 && tail <= 16 && (tiles - 1) % kWarps == 0 &&
       merge_bytes <= bytes)
     --tiles;
-  allow_shared_memory(&resident_kernel<D, MT, Drop, Args>, most);
+  allow_shared_memory(&resident_kernel<D, MT, Drop, Args>, maximum);
   resident_kernel<D, MT, Drop, Args><<<static_cast<unsigned>(p.batch * p.heads), kThreads, bytes, stream>>>(p, tiles);
   BLIPFT_CUDA_LAUNCHED("resident attention forward");
   return true;

@@ -90,8 +90,8 @@ struct PackedParams : Params {
   __device__ __forceinline__ int queries(int b) const { return starts ? starts[b + 1] - starts[b] : query_tokens; }
   __device__ __forceinline__ int keys(int b) const { return starts ? starts[b + 1] - starts[b] : kv_tokens; }
   __device__ __forceinline__ int kv_length(int b) const {
-    const int most = keys(b);
-    return kv_lengths ? max(0, min(kv_lengths[b], most)) : most;
+    const int maximum = keys(b);
+    return kv_lengths ? max(0, min(kv_lengths[b], maximum)) : maximum;
   }
   /// Number of elements before the first row of sample b.
   __device__ __forceinline__ int64_t first(const View& view, int b) const {
@@ -107,8 +107,8 @@ struct ExtraParams : PackedParams {
     return key_starts ? key_starts[b + 1] - key_starts[b] : PackedParams::keys(b);
   }
   __device__ __forceinline__ int kv_length(int b) const {
-    const int most = keys(b);
-    return kv_lengths ? max(0, min(kv_lengths[b], most)) : most;
+    const int maximum = keys(b);
+    return kv_lengths ? max(0, min(kv_lengths[b], maximum)) : maximum;
   }
   /// Number of elements before the first key of sample b.
   __device__ __forceinline__ int64_t first_key(const View& view, int b) const {

@@ -27,8 +27,8 @@ struct PackedSchedule {
   }
   /// Returns the number of blocks, for any samples of this shape.
   unsigned grid(const Params& p, const LaunchContext& context) const {
-    const int64_t most = int64_t{heads} * (p.rows / kRows + p.batch);
-    return static_cast<unsigned>(std::min<int64_t>(most, context.sm_count));
+    const int64_t maximum = int64_t{heads} * (p.rows / kRows + p.batch);
+    return static_cast<unsigned>(std::min<int64_t>(maximum, context.sm_count));
   }
 };
 

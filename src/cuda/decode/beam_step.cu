@@ -65,10 +65,10 @@ __device__ __forceinline__ float reached_by(int wanted, float own, RowShared& sh
 }
 
 /// Passes the `wanted` (at most kRowThreads) best score(x, id) over the x of a row to put(rank, ranked() number), best
-/// first. They must be among the x >= `least`, of which there should be few. Returns false, without a call, if these
+/// first. They must be among the x >= `minimum`, of which there should be few. Returns false, without a call, if these
 /// exceed the buffer.
 template <class T, class Score, class Put>
-__device__ __forceinline__ bool put_best(const T* row, int64_t count, int wanted, float least, RowShared& shared, Score score,
+__device__ __forceinline__ bool put_best(const T* row, int64_t count, int wanted, float minimum, RowShared& shared, Score score,
                                          Put put) {
   constexpr int kRoom = kBins;
   __syncthreads();
@@ -79,11 +79,11 @@ __device__ __forceinline__ bool put_best(const T* row, int64_t count, int wanted
     float largest = numbers[0];
 #pragma unroll
     for (int j = 1; j < N; ++j) largest = fmaxf(largest, numbers[j]);
-    if (largest < least) return;
+    if (largest < minimum) return;
 #pragma unroll 1
     for (int64_t id = first; id < first + N; ++id) {  // rare: unrolling it would cost registers
       const float x = to_float(row[id]);
-      if (x < least) continue;
+      if (x < minimum) continue;
       const auto at = atomicAdd(reinterpret_cast<unsigned long long*>(&shared.result[0]), 1ull);
       if (at < kRoom) shared.bins[at] = ranked(score(x, id), id);
     }
@@ -129,8 +129,8 @@ __device__ __noinline__ void find_among_stored(const BeamArrays& a, const Candid
   map_row(row.logits, scores, count, [&](float logit, int64_t) { return score_of_logit(logit, false); });
   apply_rules(a.rules, a.texts, row.slot, row.logits, scores, count, score_of_logit);
   const auto put = [&](int place, uint64_t number) { row.put(place, number); };
-  const float least = reached_by(row.wanted, own_largest(scores, count), shared);
-  if (put_best(scores, count, row.wanted, least, shared, [](float score, int64_t) { return score; }, put)) return;
+  const float minimum = reached_by(row.wanted, own_largest(scores, count), shared);
+  if (put_best(scores, count, row.wanted, minimum, shared, [](float score, int64_t) { return score; }, put)) return;
   const float largest = score_of_ranked(best_of_row(scores, count, shared));
   const auto wanted = static_cast<uint64_t>(row.wanted);
   const Cut cut = find_cut(scores, count, largest, wanted, shared, [](float) { return uint64_t{1}; });
@@ -166,13 +166,13 @@ __global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T*
   const auto score = [&](float logit, int64_t id) { return barred.has(id) ? -INFINITY : log_softmax(logit) + row.before; };
   const auto put = [&](int place, uint64_t best) { row.put(place, best); };
   // If scores depend only on logit and id, they are not stored. At least row.wanted logits that are not barred ends
-  // reach `least`. A smaller logit may have the same score due to the rounding of three sums, each by at most half an
+  // reach `minimum`. A smaller logit may have the same score due to the rounding of three sums, each by at most half an
   // ulp of its addends.
   const int wanted = row.wanted + barred.count;
   if (a.rules.repetition_penalty == 1 && barred.count <= BarredEnds::kMax && wanted <= kRowThreads) {
-    const float least = reached_by(wanted, own, shared);
-    const float sums = log_softmax.largest - least + fabsf(log_softmax.log_total) + fabsf(row.before);
-    if (put_best(row.logits, count, row.wanted, least - sums * 0x1p-20f, shared, score, put)) return;
+    const float minimum = reached_by(wanted, own, shared);
+    const float sums = log_softmax.largest - minimum + fabsf(log_softmax.log_total) + fabsf(row.before);
+    if (put_best(row.logits, count, row.wanted, minimum - sums * 0x1p-20f, shared, score, put)) return;
   }
   find_among_stored(a, row, log_softmax, shared);
 }
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kTextThreads) beam_text_kernel(StepArgs args) 
   __syncthreads();
   if (threadIdx.x == 0) plan_beams(a, text, best, length, plan);
   __syncthreads();
-  const int64_t columns = a.texts.most > a.positions ? a.texts.most : a.positions;
+  const int64_t columns = a.texts.maximum > a.positions ? a.texts.maximum : a.positions;
   for (int64_t column = threadIdx.x; column < columns; column += kTextThreads)
     move_beams(a, text, best, length, plan, column);
   if (threadIdx.x < a.beams) finish_beam(a, text, threadIdx.x, length, plan);

@@ -26,10 +26,10 @@ __global__ void begin_texts_kernel(BeginArgs args) {
   join_chain();
   const int64_t row = blockIdx.x / args.beams, beam = blockIdx.x % args.beams, text = args.texts[row];
   if (text < 0) return;
-  const int64_t first = text * args.beams, slot = first + beam, most = args.slots.most;
+  const int64_t first = text * args.beams, slot = first + beam, maximum = args.slots.maximum;
   const int32_t length = args.lengths[row];
   for (int64_t i = threadIdx.x; i < length; i += kThreads)
-    args.slots.ids[slot * most + i] = args.ids[row * args.cols + i];
+    args.slots.ids[slot * maximum + i] = args.ids[row * args.cols + i];
   for (int64_t i = threadIdx.x; args.sources && i < args.positions; i += kThreads)
     args.sources[slot * args.positions + i] = static_cast<int32_t>(first);
   if (threadIdx.x > 0) return;
@@ -52,7 +52,7 @@ __global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t*
   const int32_t length = texts.lengths[s];
   const bool grows = texts.grows(s);
   const auto end = static_cast<int32_t>(prefix_rows + length);
-  tokens[s] = grows ? texts.ids[s * texts.most + length - 1] : 0;
+  tokens[s] = grows ? texts.ids[s * texts.maximum + length - 1] : 0;
   positions[s] = grows ? end - 1 : -1;
   cache_lengths[s] = grows ? end : 0;
 }

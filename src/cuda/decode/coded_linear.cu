@@ -309,17 +309,17 @@ template <CodeBook kBook>
 void launch_rows(CodedArgs args, int64_t rows, const LaunchContext& launch) {
   if (rows == 1) return launch_row<kBook>(args, launch);
   constexpr int64_t kChunk = Layout<kBook>::kChunk;
-  const int64_t most = (launch.shared_bytes - Layout<kBook>::kTable) / (2 * kChunk) * kChunk;  // numbers of x
+  const int64_t maximum = (launch.shared_bytes - Layout<kBook>::kTable) / (2 * kChunk) * kChunk;  // numbers of x
   const int64_t whole = args.k;
   const CodedArgs all = args;
   for (int64_t done = 0; done < rows; done += args.rows) {
     args = all;
-    args.rows = rows - done > 1 && kMaxRows * round_up(whole, kChunk) <= most
+    args.rows = rows - done > 1 && kMaxRows * round_up(whole, kChunk) <= maximum
                     ? static_cast<int>(std::min<int64_t>(rows - done, kMaxRows)) : 1;
     args.x += done * args.x_stride, args.y += done * args.y_stride;
     if (args.residual) args.residual += done * args.residual_stride;
-    for (args.first = 0; args.first < whole; args.first += most) {
-      args.k = static_cast<int>(std::min(most, whole - args.first));
+    for (args.first = 0; args.first < whole; args.first += maximum) {
+      args.k = static_cast<int>(std::min(maximum, whole - args.first));
       if (args.rows == 1) launch_coded<kBook, 32, 1, 1>(args, launch);
       else launch_coded<kBook, 16, 2, kMaxRows>(args, launch);
       args.x += args.k, args.bias = nullptr;

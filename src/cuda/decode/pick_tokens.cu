@@ -25,24 +25,24 @@ __device__ void leave_out(const PickArgs& args, float* scores, float largest, Ro
   const int64_t count = args.count;
   const auto one = [](float) { return uint64_t{1}; };
   const auto weight = [=](float score) { return softmax_weight(score, largest); };
-  uint32_t least = 0;                       // key of the worst score that is kept
+  uint32_t minimum = 0;                       // key of the worst score that is kept
   int64_t last_id = count - 1;              // last id with this score that is kept
   if (args.top_k > 0 && args.top_k < count)
-    least = find_cut(scores, count, largest, static_cast<uint64_t>(args.top_k), shared, one).key;
+    minimum = find_cut(scores, count, largest, static_cast<uint64_t>(args.top_k), shared, one).key;
   if (args.top_p < 1) {
     uint64_t total = 0;
     for_row(scores, count, [&](float score, int64_t) {
-      if (score_key(score) >= least) total += weight(score);
+      if (score_key(score) >= minimum) total += weight(score);
     });
     const uint64_t limit = top_p_limit(args.top_p, block_sum(total, shared));
     const Cut cut = find_cut(scores, count, largest, limit, shared, weight);
-    least = cut.key;
-    const uint64_t each = weight(score_of(least)), ties = (limit - cut.above + each - 1) / each;
-    last_id = last_tie(scores, count, least, ties, shared);
+    minimum = cut.key;
+    const uint64_t each = weight(score_of(minimum)), ties = (limit - cut.above + each - 1) / each;
+    last_id = last_tie(scores, count, minimum, ties, shared);
   }
   map_row(scores, scores, count, [&](float score, int64_t i) {
     const uint32_t key = score_key(score);
-    const bool stays = (key > least || (key == least && i <= last_id)) &&
+    const bool stays = (key > minimum || (key == minimum && i <= last_id)) &&
                        (score == largest || exp_of(score - largest) >= args.min_p);
     return stays ? score : -INFINITY;
   });
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __res
     token = find_id(count, chosen, shared, [&](int64_t i) { return softmax_weight(scores[i], largest); });
   }
   if (threadIdx.x != 0) return;
-  args.log_probs[slot * args.texts.most + length] = log_softmax(to_float(logits[token]));
+  args.log_probs[slot * args.texts.maximum + length] = log_softmax(to_float(logits[token]));
   append_token(args.texts, args.rules, slot, static_cast<int32_t>(token));
 }
 

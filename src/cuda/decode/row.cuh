@@ -285,7 +285,7 @@ struct RowSoftmax {
 template <class T, class Score>
 __device__ __forceinline__ void apply_rules(const RuleArrays& rules, const TextArrays& texts, int64_t slot,
                                             const T* logits, float* scores, int64_t count, Score score) {
-  const int32_t* ids = texts.ids + slot * texts.most;
+  const int32_t* ids = texts.ids + slot * texts.maximum;
   const int32_t length = texts.lengths[slot];
   __syncthreads();
   if (rules.repetition_penalty != 1)

@@ -82,16 +82,16 @@ class CudaDevice : public Device {
     BLIPFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     name_ = properties.name;
     code_ = loaded_code().text();
-    int least = 0, greatest = 0;  // a smaller number is a higher priority
-    BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    compute_ = make_stream(std::max(greatest, least - 1));
-    side_ = make_stream(least);
-    update_ = make_stream(least);
+    int minimum = 0, greatest = 0;  // a smaller number is a higher priority
+    BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&minimum, &greatest));
+    compute_ = make_stream(std::max(greatest, minimum - 1));
+    side_ = make_stream(minimum);
+    update_ = make_stream(minimum);
     comm_ = make_stream(greatest);
     gather_ = make_stream(greatest);
     clock_ = make_stream(greatest);
     stamp_ = make_stream(greatest);
-    copy_ = make_stream(least);
+    copy_ = make_stream(minimum);
     offload_ = make_stream(greatest);
   }
 

@@ -44,16 +44,16 @@ Rows<T> rows_of(const MatrixView& view) {
 template <class T>
 __global__ void __launch_bounds__(kThreads) largest_kernel(Rows<T> x, unsigned* largest) {
   const int64_t groups = x.cols / 8, count = x.rows * groups;
-  unsigned most = 0;
+  unsigned maximum = 0;
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
     const int64_t row = divided(i, groups);
     float v[8];
     x.load8(row, (i - row * groups) * 8, v);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
+    for (int j = 0; j < 8; ++j) maximum = max(maximum, __float_as_uint(v[j]) & 0x7fffffffu);
   }
-  raise_by_block(most, largest);
+  raise_by_block(maximum, largest);
 }
 
 template <bool kE5m2>
@@ -141,11 +141,11 @@ struct CastOut {
 template <class T, bool kE5m2, bool kValues, bool kTransposed, bool kCounts>
 __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const unsigned* amax, CastOut out) {
   constexpr DType kDType = kE5m2 ? DType::f8e5m2 : DType::f8e4m3;
-  const unsigned most = *amax;
-  const float factor = power_of_two(fp8_exponent(most, kDType));
+  const unsigned maximum = *amax;
+  const float factor = power_of_two(fp8_exponent(maximum, kDType));
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
-    *out.scale = fp8_scale(most, kDType);
-    if (out.largest) atomicMax(out.largest, most);
+    *out.scale = fp8_scale(maximum, kDType);
+    if (out.largest) atomicMax(out.largest, maximum);
     if constexpr (kCounts) atomicAdd(out.counts + kFp8Elements, static_cast<Count>(x.rows * x.cols));
   }
   Found found;

@@ -8,32 +8,32 @@
 
 namespace blipft {
 
-/// Returns the maximum of `most` and the bits of the magnitudes in `pack`, as stored.
+/// Returns the maximum of `maximum` and the bits of the magnitudes in `pack`, as stored.
 template <class T, int N>
-__device__ __forceinline__ unsigned larger(unsigned most, const Pack<T, N>& pack) {
+__device__ __forceinline__ unsigned larger(unsigned maximum, const Pack<T, N>& pack) {
   float x[N];
   unpack(pack, x);
 #pragma unroll
-  for (int i = 0; i < N; ++i) most = max(most, __float_as_uint(x[i]) & 0x7fffffffu);
-  return most;
+  for (int i = 0; i < N; ++i) maximum = max(maximum, __float_as_uint(x[i]) & 0x7fffffffu);
+  return maximum;
 }
 
 /// Raises `largest` to the maximum of the warp. All threads of the warp must call it.
-__device__ __forceinline__ void raise_by_warp(unsigned most, unsigned* largest) {
-  most = __reduce_max_sync(0xffffffffu, most);
-  if (threadIdx.x % 32 == 0) atomicMax(largest, most);
+__device__ __forceinline__ void raise_by_warp(unsigned maximum, unsigned* largest) {
+  maximum = __reduce_max_sync(0xffffffffu, maximum);
+  if (threadIdx.x % 32 == 0) atomicMax(largest, maximum);
 }
 
 /// Raises `largest` to the maximum of the block. All threads of the block, which must be one-dimensional and consist of
 /// whole warps, must call it.
-__device__ __forceinline__ void raise_by_block(unsigned most, unsigned* largest) {
+__device__ __forceinline__ void raise_by_block(unsigned maximum, unsigned* largest) {
   __shared__ unsigned of_warps[32];
-  most = __reduce_max_sync(0xffffffffu, most);
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
+  maximum = __reduce_max_sync(0xffffffffu, maximum);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = maximum;
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  most = __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : 0u);
-  if (threadIdx.x == 0) atomicMax(largest, most);
+  maximum = __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : 0u);
+  if (threadIdx.x == 0) atomicMax(largest, maximum);
 }
 
 }  // namespace blipft

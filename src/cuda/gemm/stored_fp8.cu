@@ -76,15 +76,15 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
 raise_largest_kernel(const T* __restrict__ values, unsigned* largest, int64_t n, bool aligned) {
   const int64_t step = int64_t{gridDim.x} * kThreads * kNumbers;
-  unsigned most = 0;
+  unsigned maximum = 0;
   for (int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kNumbers; first < n; first += step) {
     float x[kNumbers];
     load8(values, first, n, aligned, x);
 #pragma unroll
-    for (int j = 0; j < kNumbers; ++j) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
+    for (int j = 0; j < kNumbers; ++j) maximum = max(maximum, __float_as_uint(x[j]) & 0x7fffffffu);
   }
-  most = __reduce_max_sync(0xffffffffu, most);
-  if (threadIdx.x % 32 == 0) atomicMax(largest, most);  // an integer maximum does not depend on the order
+  maximum = __reduce_max_sync(0xffffffffu, maximum);
+  if (threadIdx.x % 32 == 0) atomicMax(largest, maximum);  // an integer maximum does not depend on the order
 }
 
 __global__ void fp8_scale_kernel(const unsigned* largest, float* scale) { *scale = fp8_scale(*largest, DType::f8e4m3); }

@@ -203,7 +203,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
       weighted[j] = gradient[j] * weight[j];
     }
   };
-  unsigned most = 0;
+  unsigned maximum = 0;
   for (int phase = 0; row < rows; row += stride, at += step, phase ^= 1, ring.row = ring.behind(ring.row)) {
     ring.fetch(row + kAhead * stride < rows, at + kAhead * step);  // overwrites the preceding row
     const float rstd = next_rstd, shift = -next_mean * rstd;       // x^ = x rstd + shift
@@ -262,14 +262,14 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
         stored = packed<T>(out);
         *reinterpret_cast<Pack<T, N>*>(dropped + at + p * columns.step) = stored;
       }
-      if (args.amax) most = larger(most, stored);
+      if (args.amax) maximum = larger(maximum, stored);
       if constexpr (kBias) {
 #pragma unroll
         for (int j = 0; j < N; ++j) dbias[p][j] += out[j];
       }
     }
   }
-  if (args.amax) raise_by_warp(most, args.amax);
+  if (args.amax) raise_by_warp(maximum, args.amax);
   constexpr int kSums = kParameterSums + kBias;
   if constexpr (kSums > 0) {
     wait_copies<0>();
@@ -316,7 +316,7 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   if (rms) means.g = 0;
   DropoutRow place{};
   if (dropped) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
-  unsigned most = 0;
+  unsigned maximum = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float g = to_float(dy[first + c]) * (args.rms.offset + to_float(gamma[c]));
     float out[1] = {rstd * (g - means.g - (to_float(x[first + c]) - mean) * rstd * means.gx)};
@@ -328,9 +328,9 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
       stored.v[0] = from_float<T>(out[0]);
       dropped[first + c] = stored.v[0];
     }
-    most = larger(most, stored);
+    maximum = larger(maximum, stored);
   }
-  if (args.amax) raise_by_block(most, args.amax);
+  if (args.amax) raise_by_block(maximum, args.amax);
 }
 
 /// Parameter gradients for the general kernel, which may then overwrite dy: one thread per column of a chunk of rows.

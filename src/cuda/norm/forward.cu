@@ -98,7 +98,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
     if constexpr (!kRms) args.mean[blockIdx.x] = mean;
     args.rstd[blockIdx.x] = rstd;
   }
-  unsigned most = 0;
+  unsigned maximum = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (!inside(p)) continue;
@@ -110,9 +110,9 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
       v[p][j] = kRms ? rms_output<T>(v[p][j] * rstd, w[j], args.rms) : v[p][j] * rstd * w[j] + b[j];
     const Pack<T, N> stored = packed<T>(v[p]);
     *reinterpret_cast<Pack<T, N>*>(y + first + p * step) = stored;
-    if constexpr (kAmax) most = larger(most, stored);
+    if constexpr (kAmax) maximum = larger(maximum, stored);
   }
-  if constexpr (kAmax) raise_by_block(most, args.amax);
+  if constexpr (kAmax) raise_by_block(maximum, args.amax);
 }
 
 constexpr int64_t kManyRows = 2048;  // from this number of rows on, one warp per row fills the GPU
@@ -178,7 +178,7 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
     if constexpr (!kRms) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
-  unsigned most = 0;
+  unsigned maximum = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int c = (lane + p * 32) * N;
@@ -193,9 +193,9 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
       v[j] = kRms ? rms_output<T>(v[j] * rstd, g[j], args.rms) : (v[j] - mean) * rstd * g[j] + b[j];
     const Pack<T, N> stored = packed<T>(v);
     *reinterpret_cast<Pack<T, N>*>(y + first + p * 32 * N) = stored;
-    if constexpr (kAmax) most = larger(most, stored);
+    if constexpr (kAmax) maximum = larger(maximum, stored);
   }
-  if constexpr (kAmax) raise_by_warp(most, args.amax);
+  if constexpr (kAmax) raise_by_warp(maximum, args.amax);
 }
 
 constexpr int kGeneralThreads = 256;
@@ -237,15 +237,15 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
     if (args.mean) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
-  unsigned most = 0;
+  unsigned maximum = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float normalized = (to_float(from[c]) - mean) * rstd, g = to_float(gamma[c]);
     const Pack<T, 1> stored{
         from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rms_output<T>(normalized, g, args.rms))};
     y[row * cols + c] = stored.v[0];
-    most = larger(most, stored);
+    maximum = larger(maximum, stored);
   }
-  if (args.amax) raise_by_block(most, args.amax);
+  if (args.amax) raise_by_block(maximum, args.amax);
 }
 
 template <class T, int kPacks>

@@ -43,15 +43,15 @@ int64_t PromptSet::left_out_of_all(const World& world) const {
 }
 
 void PromptSet::check_prompts() {
-  const int64_t most = inputs_.text.max_tokens;
+  const int64_t maximum = inputs_.text.max_tokens;
   std::erase_if(prompts_, [&](const PromptedSample& prompt) {
     const auto ids = static_cast<int64_t>(prompt.ids.size());
     if (ids == 0)
       leave_out_everywhere(concat(prompt.name, ": the prompt is empty, and the tokenizer puts nothing before a text; ",
                                   "expected some text"));
-    else if (ids > most)
+    else if (ids > maximum)
       leave_out_everywhere(concat(prompt.name, ": the prompt has ", ids, " tokens, and the model has positions for ",
-                                  most, "; shorten it"));
+                                  maximum, "; shorten it"));
     else if (inputs_.has_picture() && prompt.picture < 0)
       leave_out_everywhere(concat(prompt.name, ": there is no picture, and the model reads one"));
     else return false;

@@ -29,9 +29,9 @@ class Turn {
 // Pictures that threads read in advance, in order.
 struct Ahead {
   Ahead(size_t first, size_t ranks, int64_t threads, SeePicture seen)
-      : next(first), step(ranks), most(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMaxPrompts))),
+      : next(first), step(ranks), maximum(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMaxPrompts))),
         free_threads(threads), see(std::move(seen)) {}
-  size_t next, step, most;
+  size_t next, step, maximum;
   std::counting_semaphore<> free_threads;  // these two must outlive the readers
   SeePicture see;
   std::deque<std::pair<size_t, std::future<std::vector<uint8_t>>>> reading;
@@ -87,7 +87,7 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
     const std::vector<PromptedSample>& prompts = set.prompts();
     const ModelInputs& inputs = set.inputs();
     for (;;) {
-      while (ahead->reading.size() < ahead->most && ahead->next < prompts.size()) {
+      while (ahead->reading.size() < ahead->maximum && ahead->next < prompts.size()) {
         const size_t i = ahead->next;
         ahead->next += ahead->step;
         const auto read = [&set, &shared = *ahead, i, sample = prompts[i].picture]() -> std::vector<uint8_t> {

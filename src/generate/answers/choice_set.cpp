@@ -51,12 +51,12 @@ Question question_of(const json& record, const std::string& location) {
   return question;
 }
 
-// Reads the first `most` questions (0: all) from a JSON list, or from a file with one record per line. An invalid
+// Reads the first `maximum` questions (0: all) from a JSON list, or from a file with one record per line. An invalid
 // record gets an error text.
-std::vector<Question> read_questions(const std::string& file, int64_t most) {
+std::vector<Question> read_questions(const std::string& file, int64_t maximum) {
   const std::string text = io::read_whole_file(file, kMaxBytes);
   std::vector<Question> questions;
-  const auto wanted = [&] { return most == 0 || static_cast<int64_t>(questions.size()) < most; };
+  const auto wanted = [&] { return maximum == 0 || static_cast<int64_t>(questions.size()) < maximum; };
   const auto add = [&](const std::string& location, const std::function<json()>& record) {
     try {
       questions.push_back(question_of(record(), location));
@@ -100,8 +100,8 @@ std::vector<Question> held_out(const Config& config, std::vector<Question> all, 
   std::vector<Question> questions;
   for (const int64_t i : training_split(config, all, tokenizer).validation)
     questions.push_back(std::move(all[static_cast<size_t>(i)]));
-  const auto most = static_cast<size_t>(config.generate.samples);
-  if (most > 0 && questions.size() > most) questions.resize(most);
+  const auto maximum = static_cast<size_t>(config.generate.samples);
+  if (maximum > 0 && questions.size() > maximum) questions.resize(maximum);
   return questions;
 }
 
@@ -133,9 +133,9 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   context = std::min(context + prefix.size(), text.ids.size() - 1);
   text.is_label.assign(text.ids.size(), 0);
   std::fill(text.is_label.begin() + static_cast<std::ptrdiff_t>(context), text.is_label.end(), 1);
-  const auto most = static_cast<size_t>(model.max_ids());
-  if (text.ids.size() > most) {
-    const auto cut = static_cast<std::ptrdiff_t>(text.ids.size() - most);
+  const auto maximum = static_cast<size_t>(model.max_ids());
+  if (text.ids.size() > maximum) {
+    const auto cut = static_cast<std::ptrdiff_t>(text.ids.size() - maximum);
     text.ids.erase(text.ids.begin(), text.ids.begin() + cut);
     text.is_label.erase(text.is_label.begin(), text.is_label.begin() + cut);
   }

@@ -42,9 +42,9 @@ double LanguageHead::flops(int64_t batch_size, double text_rows) const {
 }
 
 int64_t LanguageHead::chunk_rows(int64_t rows, bool rounded) const {
-  const int64_t least = rounded ? (rows + kMaxChunks - 1) / kMaxChunks : 1;
-  const int64_t most = std::max(least, kLogitsOfChunk / output.out);
-  const int64_t chunks = (rows + most - 1) / most;
+  const int64_t minimum = rounded ? (rows + kMaxChunks - 1) / kMaxChunks : 1;
+  const int64_t maximum = std::max(minimum, kLogitsOfChunk / output.out);
+  const int64_t chunks = (rows + maximum - 1) / maximum;
   return (rows + chunks - 1) / chunks;
 }
 

@@ -131,8 +131,8 @@ FitSearch::Candidate FitSearch::candidate(const Config& resolved, int64_t ranks,
     steps.accumulate_grad_batches = micro_batches;
   }
   Config beginning = candidate.config;
-  const int64_t most = std::max<int64_t>(1, kSamplesOfMean / samples_of_a_step(candidate.config, ranks));
-  if (steps.max_steps < 0 || steps.max_steps > most) beginning.steps.max_steps = most;
+  const int64_t maximum = std::max<int64_t>(1, kSamplesOfMean / samples_of_a_step(candidate.config, ranks));
+  if (steps.max_steps < 0 || steps.max_steps > maximum) beginning.steps.max_steps = maximum;
   candidate.mean = texts_.mean(beginning, ranks);
   return candidate;
 }
@@ -187,9 +187,9 @@ class FitSearch::ShortPlan {
       : candidate_(candidate), config_(candidate.short_step()), model_(model.make(candidate.config)),
         plan_(record_plan(config_, *model_, candidate.ranks, holds(config_), {candidate.shapes.back()})) {}
   /// Returns a lower bound of the device bytes, without gaps between tensors.
-  int64_t least() const { return plan_.arena->peak_live_bytes() + besides(); }
+  int64_t minimum() const { return plan_.arena->peak_live_bytes() + besides(); }
   /// Returns about how many device bytes the plan of the whole run has.
-  int64_t about() const { return least() + candidate_.more_graphs(*plan_.arena); }
+  int64_t about() const { return minimum() + candidate_.more_graphs(*plan_.arena); }
   /// Chooses the addresses of all tensors and returns the device bytes.
   int64_t placed() {
     place_plan(config_, *model_, plan_);
@@ -221,14 +221,14 @@ std::optional<FitRow> FitSearch::fitting(Candidate& candidate, int64_t limit) co
   find_shapes(candidate);
   {
     ShortPlan plan(model_, candidate);
-    if (plan.least() > limit || plan.placed() > limit) return std::nullopt;
+    if (plan.minimum() > limit || plan.placed() > limit) return std::nullopt;
   }
   FitRow row = planned(candidate);
   if (row.device_bytes > limit) return std::nullopt;
   return row;
 }
 
-FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) const {
+FitResult FitSearch::search(const Config& base, int64_t ranks, size_t maximum) const {
   Freedom freedom;
   freedom.dealings = dealings(base, ranks);
   std::vector<Candidate> all = candidates(base, ranks, freedom);
@@ -241,7 +241,7 @@ FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) cons
   result.candidates = static_cast<int64_t>(all.size());
   int64_t limit = gpu_bytes_;
   for (Candidate& candidate : all) {
-    if (result.rows.size() == most) break;
+    if (result.rows.size() == maximum) break;
     std::optional<FitRow> row = fitting(candidate, limit);
     if (!row) continue;
     limit = static_cast<int64_t>(kNotablyLess * static_cast<double>(row->device_bytes));
@@ -264,11 +264,11 @@ FitRow FitSearch::row_of(const Config& config, int64_t ranks) const {
 
 // Returns the candidate that needs about the least memory.
 std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
-  int64_t least = std::numeric_limits<int64_t>::max();
+  int64_t minimum = std::numeric_limits<int64_t>::max();
   const Candidate* found = nullptr;
   for (Candidate& candidate : all) {
     find_shapes(candidate);
-    if (const int64_t about = ShortPlan(model_, candidate).about(); about < least) least = about, found = &candidate;
+    if (const int64_t about = ShortPlan(model_, candidate).about(); about < minimum) minimum = about, found = &candidate;
   }
   return found ? std::optional(planned(*found)) : std::nullopt;
 }
@@ -282,13 +282,13 @@ double FitSearch::seconds_of(const FitRow& row, int64_t micro_batches) const {
 
 bool FitSearch::close(const FitRow& best, const FitRow& row) { return row.time.total() <= kClose * best.time.total(); }
 
-bool FitSearch::enough(const FitResult& result, const StepTime& next, size_t most) const {
-  return result.rows.size() >= std::min<size_t>(most, 2) &&
-         (result.rows.size() == most || next.total() > kClose * result.rows.front().time.total());
+bool FitSearch::enough(const FitResult& result, const StepTime& next, size_t maximum) const {
+  return result.rows.size() >= std::min<size_t>(maximum, 2) &&
+         (result.rows.size() == maximum || next.total() > kClose * result.rows.front().time.total());
 }
 
 // Recomputing more layers is slower, so it is tried only if the same settings with less recomputation do not fit.
-FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) const {
+FitResult FitSearch::choose(int64_t ranks, size_t maximum, int64_t host_bytes) const {
   const auto given = [&](const char* key) { return requested_.locations.count(key) > 0; };
   const auto limit = static_cast<int64_t>(kPlanned * static_cast<double>(gpu_bytes_));
   const ParallelSection& parallel = requested_.parallel;
@@ -306,7 +306,7 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
     const auto first = std::min_element(open.begin(), open.end(), [](const Candidate& a, const Candidate& b) {
       return a.time.total() < b.time.total();
     });
-    if (enough(result, first->time, most)) break;
+    if (enough(result, first->time, maximum)) break;
     Candidate next = *first;
     open.erase(first);
     ++result.candidates;
@@ -324,7 +324,7 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
   if (!given("parallel.offload") && parallel.offload.empty()) {
     if (free_ckpt) freedom.act_ckpt = kActCkpt;
     freedom.offload.reset();
-    result = choose_with_offload(candidates(requested_, ranks, freedom), limit, host_bytes, most);
+    result = choose_with_offload(candidates(requested_, ranks, freedom), limit, host_bytes, maximum);
   } else {
     result.nearest = nearest(tried);
   }
@@ -341,14 +341,14 @@ std::optional<FitRow> FitSearch::with_open_act_ckpt(const FitRow& chosen, int64_
 }
 
 FitResult FitSearch::choose_with_offload(std::vector<Candidate> all, int64_t limit, int64_t host_bytes,
-                                         size_t most) const {
+                                         size_t maximum) const {
   std::erase_if(all, [this](Candidate& candidate) { return !estimate(candidate); });
   std::stable_sort(all.begin(), all.end(),
                    [](const Candidate& a, const Candidate& b) { return a.time.total() < b.time.total(); });
   FitResult result;
   result.candidates = static_cast<int64_t>(all.size());
   for (Candidate& candidate : all) {
-    if (enough(result, candidate.time, most)) break;
+    if (enough(result, candidate.time, maximum)) break;
     std::optional<FitRow> row = fitting(candidate, limit);
     if (row && (host_bytes == 0 || row->host_bytes <= host_bytes)) result.rows.push_back(std::move(*row));
   }

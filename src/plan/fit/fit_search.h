@@ -44,14 +44,14 @@ class FitSearch {
             const MachineRates& rates = h200_rates())
       : requested_(requested), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts), model_(std::move(model)), rates_(rates) {}
 
-  /// Varies `base` on `ranks` ranks. `base` is `requested` with a few changed keys. `most`: maximum number of rows.
-  FitResult search(const Config& base, int64_t ranks, size_t most) const;
+  /// Varies `base` on `ranks` ranks. `base` is `requested` with a few changed keys. `maximum`: maximum number of rows.
+  FitResult search(const Config& base, int64_t ranks, size_t maximum) const;
 
   /// Resolves train.batch_size=auto: returns the fastest settings that fit in 99 % of the GPU's bytes, the second
-  /// fastest, and more up to `most` in all whose estimates are within 10 % of the first. Keys of the run file stay as
+  /// fastest, and more up to `maximum` in all whose estimates are within 10 % of the first. Keys of the run file stay as
   /// they are, and so does the strategy. Host memory is used only if nothing fits without it, and then at most
   /// `host_bytes` per rank (0: no limit).
-  FitResult choose(int64_t ranks, size_t most, int64_t host_bytes = 0) const;
+  FitResult choose(int64_t ranks, size_t maximum, int64_t host_bytes = 0) const;
   /// Returns the settings that choose() would find if the run file did not set train.act_ckpt. Returns nullopt if it
   /// does not set the key, if `chosen` uses no host memory, or if these settings are not more than 10 % faster than
   /// `chosen`.
@@ -75,8 +75,8 @@ class FitSearch {
   void find_shapes(Candidate& candidate) const;
   std::optional<FitRow> fitting(Candidate& candidate, int64_t limit) const;
   std::optional<FitRow> nearest(std::vector<Candidate>& all) const;
-  FitResult choose_with_offload(std::vector<Candidate> all, int64_t limit, int64_t host_bytes, size_t most) const;
-  bool enough(const FitResult& result, const StepTime& next, size_t most) const;
+  FitResult choose_with_offload(std::vector<Candidate> all, int64_t limit, int64_t host_bytes, size_t maximum) const;
+  bool enough(const FitResult& result, const StepTime& next, size_t maximum) const;
   FitRow planned(const Candidate& candidate) const;
 
   const Config& requested_;
