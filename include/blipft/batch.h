@@ -211,7 +211,7 @@ struct PictureSegment {
 /// The text of a sample.
 struct TokenizedText {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> is_label;             ///< [ids]: 1 if the token is a training target; learnt[0] is always 0
+  std::vector<uint8_t> is_label;             ///< [ids]: 1 if the token is a training target; is_label[0] is always 0
   std::vector<int32_t> instruction;        ///< ids of the instruction, if the model reads one
   std::vector<int32_t> source;             ///< ids of the source, if the model has an encoder
   std::vector<PictureSegment> pictures;    ///< of the text, ascending, if the model reads pictures anywhere

@@ -24,7 +24,7 @@ struct StoredTensor {
 
 /// The tensors of model.safetensors, or of the shards that model.safetensors.index.json names, whether or not it lists
 /// each of their tensors; with another stem than "model" ("adapter_model") of the files so named. Headers are read and checked
-/// at once (sizes, offsets, overlap, file length); tensor bytes only when asked for. Thread-safe.
+/// at once (sizes, offsets, overlap, file length); tensor bytes only on request. Thread-safe.
 class SafetensorsReader {
  public:
   /// Throws UserError naming the file (and tensor) that is missing, truncated or malformed.

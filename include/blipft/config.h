@@ -58,7 +58,7 @@ inline bool generates(const Config& config) { return config.evaluate.samples > 0
 /// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05"). `every_key`: as of to_yaml().
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key = true);
 /// Throws UserError when the run file asks for another number of ranks than mpirun started: parallel.devices differs
-/// from `ranks`, or strategy single is asked for with several ranks.
+/// from `ranks`, or strategy is single with several ranks.
 void check_ranks(const Config& config, int64_t ranks);
 
 /// The config of a run on `ranks` ranks: train.accumulate_grad_batches as train.total_batch_size asks for. A batch_size that

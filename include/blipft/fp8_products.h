@@ -92,7 +92,7 @@ class Fp8Products {
  public:
   /// The decision for a matrix: multiplied in fp8, or the reason why it stays in the compute dtype.
   enum class Choice { fp8, small, odd, excluded };
-  /// State of a factor's word: unused: empty; asked: amax() was called, the op that writes the tensor fills the word;
+  /// State of a factor's word: unused: empty; requested: amax() was called, the op that writes the tensor fills the word;
   /// known: it holds the magnitude of the tensor that was cast; of_several: it holds that of the first of several
   /// tensors.
   enum class Word { unused, requested, known, of_several };

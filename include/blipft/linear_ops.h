@@ -9,7 +9,7 @@ namespace blipft {
 
 enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
 
-/// A factor of an fp8 product, with one scale for the whole matrix: value = codes * scale[0].
+/// A factor of an fp8 product, with one scale for the whole matrix: value = quantized * scale[0].
 struct Fp8Matrix {
   Tensor quantized;                 ///< f8e4m3 or f8e5m2 [rows, cols]
   Tensor scale;                 ///< f32 [1], 16-byte aligned, as cuBLASLt requires
@@ -30,7 +30,7 @@ enum class Fp8Magnitude {
   given,              ///< in: the cast uses the given value and does not search x
 };
 
-/// codes = x / scale, rounded to nearest even. scale is the smallest power of two for which the largest |x| / scale is
+/// quantized = x / scale, rounded to nearest even. scale is the smallest power of two for which the largest |x| / scale is
 /// at most the largest fp8 value (448 for f8e4m3, 57344 for f8e5m2), or 1 if x is all zeros. Division by a power of two
 /// is exact, so x is rounded only once and all backends produce the same bits. If an element of x is not finite, scale
 /// is NaN, and so are all products with it.
@@ -39,7 +39,7 @@ struct Fp8Cast {
   Tensor amax;                  ///< f32 [1], as `magnitude` says
   Tensor scale;                 ///< f32 [1], out
   Tensor quantized;                 ///< [M, N], out, optional
-  Tensor transposed;            ///< [N, fp8_columns(M)], out, optional; of the same dtype as codes
+  Tensor transposed;            ///< [N, fp8_columns(M)], out, optional; of the dtype of `quantized`
   /// Statistics that several casts accumulate. They are maxima and integer sums, so the order of the casts does not
   /// matter.
   Tensor largest;               ///< f32 [1], in and out, optional: raised to amax

@@ -321,7 +321,7 @@ struct LionUpdate {
 /// The values that a quantized block can represent. A block stores its largest magnitude as its scale. Each number is
 /// stored as the index (code) of the value that is nearest to number / scale.
 enum class CodeBook {
-  nf4,                ///< blocks of 64, 4 bits, the first of two codes in the high half of a byte: quantiles of a
+  nf4,                ///< blocks of 64, 4 bits, the first of two values in the high half of a byte: quantiles of a
                       ///< normal distribution (Dettmers et al. 2023)
   int8,               ///< blocks of 64, 8 bits: -127 / 127 to 127 / 127, two's complement
   dynamic8,           ///< blocks of 256, 8 bits: 7 decades of both signs, with more values in larger decades (Dettmers
@@ -333,16 +333,16 @@ constexpr int64_t code_block(CodeBook book) {
 }
 constexpr int64_t code_bits(CodeBook book) { return book == CodeBook::nf4 ? 4 : 8; }
 
-/// Quantized numbers. If the last block is incomplete, its remaining codes are those of zeros.
+/// Quantized numbers. If the last block is incomplete, its remaining values are those of zeros.
 /// nf4 and dynamic8: the code is the number of midpoints between neighbouring values that lie below x * (1 / scale); it
 /// decodes to value * scale, as in bitsandbytes. int8: x * (127 / scale) is rounded to the nearest integer, ties to
 /// even; it decodes to integer * (scale / 127). All of this is computed in f32. A block whose scale is below 2^-119 is
 /// stored as zeros; a non-finite number turns its block into NaN.
 ///
 /// With `outer` the scales are quantized too (double quantization, Dettmers et al. 2023): as dynamic8_unsigned, in
-/// blocks of 256 scales. The codes of the numbers are padded to whole blocks of scales: `blocks` is then a multiple of
+/// blocks of 256 scales. The quantized values are padded to whole blocks of scales: `blocks` is then a multiple of
 /// 256. A number is encoded with the exact scale of its block and decoded with the quantized scale. (The paper uses
-/// signed codes of the scales minus their mean over a tensor; an encoder that sees only a part of the tensor does not
+/// signed values of the scales minus their mean over a tensor; an encoder that sees only a part of the tensor does not
 /// know this mean.)
 struct Quantized {
   CodeBook book = CodeBook::nf4;
@@ -462,15 +462,15 @@ class Ops {
   /// Quantizes `values` [n] (f32, bf16 or f16); dequantize() converts back to f32, bf16 or f16.
   virtual void quantize(const Tensor& values, const Quantized& to, Stream) = 0;
   virtual void dequantize(const Quantized& from, const Tensor& values, Stream) = 0;
-  /// For a part, codes [n], of a matrix that is stored in f8e4m3. encode_fp8() writes codes = values / scale, rounded
-  /// as by Fp8Cast, with a given scale; decode_fp8() writes values = codes * scale. values is [n], f32, bf16 or f16.
+  /// For a part, quantized [n], of a matrix that is stored in f8e4m3. encode_fp8() writes quantized = values / scale, rounded
+  /// as by Fp8Cast, with a given scale; decode_fp8() writes values = quantized * scale. values is [n], f32, bf16 or f16.
   virtual void encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream) = 0;
   virtual void decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) = 0;
   /// Computes the scale of such a matrix, f32 [1], from successive parts x. largest[0], 0 before the first part, is
   /// raised to the largest |x| (Fp8Magnitude); scale[0] is set to the scale of largest[0], as Fp8Cast::scale. x: f32,
   /// bf16 or f16.
   virtual void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) = 0;
-  /// transposed [N, fp8_columns(M)] of codes [M, N], N a multiple of kFp8Alignment; both have the same fp8 dtype.
+  /// transposed [N, fp8_columns(M)] of quantized [M, N], N a multiple of kFp8Alignment; both have the same fp8 dtype.
   virtual void transpose_fp8(const Tensor& quantized, const Tensor& transposed, Stream) = 0;
 };
 

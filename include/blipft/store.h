@@ -111,12 +111,12 @@ class ParameterStore {
   /// Returns the bytes of all ranks' shards together.
   int64_t gathered_bytes(const Unit& unit) const;
   /// Decodes the unit's gathered sections, which are in section order, into the flat buffer [shard.padded]. `left`:
-  /// leaves out the elements that codes() and as_stored(), or fp8_values(), return.
+  /// leaves out the elements that quantized() and as_stored(), or fp8_values(), return.
   void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
               AcceptedEncodings left = AcceptedEncodings::none) const;
   /// Returns true if decode() with the same `left` has elements to decode.
   bool decodes(const Unit& unit, AcceptedEncodings left) const;
-  /// Implements UnitAccess::codes(): returns parameters quantized to nf4 or int8 with unquantized scales, whose rows
+  /// Implements UnitAccess::quantized(): returns parameters quantized to nf4 or int8 with unquantized scales, whose rows
   /// are whole blocks.
   std::optional<Quantized> quantized(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
   /// Returns further parameters that decode() leaves out: with AcceptedEncodings::blocks, parameters in the compute dtype are

@@ -55,7 +55,7 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
   /// Ids of `text` alone; options.add_special_tokens does not count. Ill-formed UTF-8 is read as U+FFFD.
   virtual std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const = 0;
-  /// encode_plain, and places.ids for places.bytes. This default is right where each character has ids of its own.
+  /// encode_plain, and positions.ids for positions.bytes. This default is right where each character has ids of its own.
   virtual std::vector<int32_t> encode_with_positions(const std::string& text, TextPositions& positions) const;
   /// The special tokens that the Hugging Face tokenizer puts before (OPT: `</s>`, LLaMA: `<s>`) and behind every text.
   virtual std::vector<int32_t> prefix_ids() const = 0;
@@ -146,7 +146,7 @@ struct TextSettings : RecordSettings {
   std::optional<bool> append_eos;           ///< nullopt: auto
   std::map<std::string, std::string> special_tokens;  ///< bos_token, eos_token... for chat templates; absent: none
   std::string chosen_template = {};         ///< the text of the template that data.chat_template names; empty with auto
-  bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
+  bool for_prompts = false;                 ///< only read_prompt() will be called: labels may be absent
 };
 TextSettings text_settings(const TextKeys& keys, const KeyLocations& positions, const std::string& model_folder,
                            const Tokenizer& tokenizer);

@@ -164,7 +164,7 @@ class UnitAccess {
   /// Returns the unit's parameters, [>= unit.numel()] in the compute dtype, readable until release().
   virtual Tensor acquire(const Unit& unit) = 0;
   virtual void release(const Unit& unit) = 0;
-  /// Like acquire(), for callers that multiply by quantized values of kind `accepted` as they are stored. codes() or
+  /// Like acquire(), for callers that multiply by quantized values of kind `accepted` as they are stored. quantized() or
   /// fp8_values() returns those matrices, and their elements of the flat buffer are undefined.
   virtual UnitWeights acquire_quantized(const Unit& unit, AcceptedEncodings accepted) {
     (void)accepted;
@@ -176,7 +176,7 @@ class UnitAccess {
     (void)unit, (void)first, (void)count;
     return std::nullopt;
   }
-  /// Like codes() for fp8: a matrix [count] with rows of a multiple of kFp8Alignment. Absent: in the flat buffer.
+  /// Like quantized() for fp8: a matrix [count] with rows of a multiple of kFp8Alignment. Absent: in the flat buffer.
   virtual Fp8Matrix fp8_values(const Unit& unit, int64_t first, int64_t count) const {
     (void)unit, (void)first, (void)count;
     return {};

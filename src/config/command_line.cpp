@@ -97,7 +97,7 @@ void set_shown(CommandLine& line, const std::string& option, const std::string& 
 
 void set_action(CommandLine& line, CommandLine::Action action) {
   using Action = CommandLine::Action;
-  if (line.action == Action::help) return;  // help is given whatever else is asked for
+  if (line.action == Action::help) return;  // help is printed whatever else is requested
   const auto generates = [](Action one) { return one == Action::generate || one == Action::evaluate; };
   if ((line.action == Action::plan && generates(action)) || (generates(line.action) && action == Action::plan)) {
     line.plan_generation = true;

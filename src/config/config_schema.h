@@ -98,11 +98,11 @@ ScalarKind scalar_kind(const std::string& text);
 /// `text` as a YAML scalar: plain where that is safe, else quoted.
 std::string quote_scalar(const std::string& text);
 
-/// How Config::places begin for a key that the command line gives.
+/// The beginning of Config::locations for a key that the command line gives.
 constexpr const char* override_location = "override \"";
-/// How an override begins that --smoke makes, and such a key's place in Config::places.
+/// The beginning of an override by --smoke, and of such a key's location in Config::locations.
 constexpr const char* smoke_override = "--smoke: ";
-/// The place, for Config::places, and the section.key=value of an override.
+/// The location, for Config::locations, and the section.key=value of an override.
 struct Override {
   std::string location, text;
 };

@@ -1,5 +1,5 @@
 // Block-wise quantization. Decoding is memory-bound: neighbouring threads write neighbouring 16 bytes of bf16, and each
-// thread has several packs of codes in flight.
+// thread has several packs of quantized values in flight.
 #include "cuda/quantize.cuh"
 
 #include "cuda/cuda_ops.h"
@@ -9,10 +9,10 @@ namespace blipft {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 4;                    // packs of codes in flight
+constexpr int kUnroll = 4;                    // packs of quantized values in flight
 constexpr int64_t kBlocksOfProcessor = 8;     // blocks that fit on a multiprocessor
 
-/// Decodes the codes of a book. The nf4 table is replicated so that each lane reads its own bank.
+/// Decodes the values of a code book. The nf4 table is replicated so that each lane reads its own bank.
 template <CodeBook kBook>
 struct Values {
   static constexpr bool kTable = kBook == CodeBook::nf4;

@@ -16,15 +16,15 @@ __device__ const MidpointIndex<7> kDeviceDynamic8UnsignedIndex = kDynamic8Unsign
 
 constexpr int kCodePack = 8;
 template <CodeBook kBook>
-constexpr int kCodeThreads = static_cast<int>(code_block(kBook)) / kCodePack;  ///< threads per block of codes
+constexpr int kCodeThreads = static_cast<int>(code_block(kBook)) / kCodePack;  ///< threads per block of quantized values
 
-/// The codes of 8 numbers.
+/// The quantized values of 8 numbers.
 template <CodeBook kBook>
 struct CodePack {
   using Word = std::conditional_t<code_bits(kBook) == 4, uint32_t, uint2>;
   Word word;
 
-  /// Returns code j. The first of two 4-bit codes is in the high half of their byte.
+  /// Returns value j. The first of two 4-bit values is in the high half of their byte.
   __device__ __forceinline__ uint32_t code(int j) const {
     if constexpr (code_bits(kBook) == 4) return word >> 4 * (j ^ 1) & 15u;
     else return (j < 4 ? word.x : word.y) >> 8 * (j % 4) & 255u;

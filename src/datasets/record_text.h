@@ -13,7 +13,7 @@
 namespace blipft {
 
 /// The text of a record, by the first kind of which it has all the keys:
-///   messages: a conversation, a list of {role, content}; learnt is what assistants say, but where their weight is 0
+///   messages: a conversation, a list of {role, content}; labels are what assistants say, except with weight 0
 ///   instruction, output and perhaps input: settings.prompt_style, then the output
 ///   prompt, completion: both as they are
 ///   text: as it is

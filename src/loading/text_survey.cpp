@@ -202,7 +202,7 @@ std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, 
   const auto steps = static_cast<size_t>(validation_steps(loading, world, static_cast<int64_t>(known)));
   std::map<TextNeed, int64_t> needs;
   for (size_t first = 0; first < known && first < steps * batch * static_cast<size_t>(world); first += batch) {
-    StepLengths lengths(loading.steps.batch_size);  // behind the last sample are empty places
+    StepLengths lengths(loading.steps.batch_size);  // the slots after the last sample are empty
     for (size_t i = 0; i < batch && first + i < known; ++i)
       lengths.set(i, *samples.texts, static_cast<int64_t>(first + i));
     ++needs[need_of(loading, lengths.text, lengths.source)];

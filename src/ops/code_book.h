@@ -1,5 +1,5 @@
 // The value tables of block-wise quantization (CodeBook in ops.h) and the encoding of numbers. Both backends use this
-// code, in f32 without fused operations, so that their codes are equal, except in a block whose scale is NaN: its codes
+// code, in f32 without fused operations, so that their values are equal, except in a block whose scale is NaN: its values
 // are undefined.
 #pragma once
 

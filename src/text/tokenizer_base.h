@@ -46,7 +46,7 @@ class FileTokenizer : public Tokenizer {
 
  protected:
   TokenTable& table() { return table_; }
-  /// Returns the ids of well-formed UTF-8, and sets places.ids for the positions before its end.
+  /// Returns the ids of well-formed UTF-8, and sets positions.ids for the positions before its end.
   virtual std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
                                            TextPositions& positions) const = 0;
   /// Appends the id indices of the positions before byte `end` of the text; index_of(byte): the index of a byte's id.

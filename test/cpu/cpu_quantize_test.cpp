@@ -31,7 +31,7 @@ Vec numbers(const std::vector<T>& values) {
   return Vec(values.begin(), values.end());
 }
 
-/// Codes of numbers in f32, and the numbers behind the codes.
+/// Quantized values of numbers in f32, and the decoded numbers.
 struct Coded {
   Vec quantized, scales, decoded;
 };

@@ -1,4 +1,4 @@
-// Updates on the CPU: AdamW with moments in codes, Lion, stochastic rounding.
+// Updates on the CPU: AdamW with quantized moments, Lion, stochastic rounding.
 #include <doctest/doctest.h>
 
 #include <cmath>

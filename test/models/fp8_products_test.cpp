@@ -197,7 +197,7 @@ TEST_SUITE("fp8") {
     CHECK(dx == expected);
   }
 
-  // Stored in fp8: the codes are given, and where the weight would be are NaNs.
+  // Stored in fp8: the quantized values are given, and the weight itself is NaN.
   TEST_CASE("a matrix that is stored in fp8 is multiplied as it is, or decoded, and gives what a cast one gives") {
     for (const int64_t kept_bytes : {int64_t{0}, int64_t{1} << 20})
       for (const int64_t minimum : {1, 1000}) {

@@ -1,4 +1,4 @@
-// Helpers of the tests of layers with products in fp8: units without a strategy, numbers, and what their codes stand for.
+// Helpers of the tests of layers with products in fp8: units without a strategy, numbers, and their values in fp8.
 #pragma once
 
 #include <algorithm>

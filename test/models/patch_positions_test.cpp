@@ -69,7 +69,7 @@ TEST_SUITE("patch positions") {
       CAPTURE(golden["runs"].dump());
       CAPTURE(golden["merge"].get<int64_t>());
       const std::vector<PositionRun> runs = runs_of(golden["runs"]);
-      const TextPositions positions = text_positions(runs, golden["merge"]);
+      const StreamPositions positions = text_positions(runs, golden["merge"]);
       for (size_t axis = 0; axis < 3; ++axis)
         CHECK(positions.axes[axis] == golden["positions"][axis].get<std::vector<int32_t>>());
       CHECK(positions.delta() == golden["delta"].get<int64_t>());

@@ -234,7 +234,7 @@ inline void add_magnitudes(Cases& cases) {
   }
 }
 
-/// Zeros, the smallest and largest numbers, numbers between codes, and such as are none.
+/// Zeros, the smallest and largest numbers, numbers between quantized values, and non-finite numbers.
 inline void add_fp8_extremes(Cases& cases, DType to) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   int index = 0;
@@ -288,8 +288,8 @@ inline void add_fp8_products(Cases& cases, DType t, DType gradients, int64_t m, 
   }});
 }
 
-/// A matrix that is stored in parts: the magnitude that its scale is of, codes and numbers, and the same of a cast in one.
-/// `shift`: elements that values and codes lie off a multiple of 16.
+/// A matrix that is stored in parts: its magnitude, quantized values and numbers must equal those of one cast.
+/// `shift`: offset of values and quantized values from a multiple of 16, in elements.
 inline void add_stored_fp8(Cases& cases, DType t, int64_t n, int64_t shift, double size) {
   cases.push_back({title(t, "stored fp8 ", n, " shifted ", shift, " up to ", size), t, true, [=](OpContext& c) {
     const Tensor x = c.input("x", t, {n + shift}, -size, size * 0.9).part(shift, {n});

@@ -1,4 +1,4 @@
-// Cases of block-wise quantisation and of the updates whose states are codes or one mean.
+// Cases of block-wise quantization and of the updates with quantized states or with one state.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ inline const char* book_name(CodeBook book) {
   return kNames[static_cast<int>(book)];
 }
 
-/// Room for the codes of n numbers. `compared`: an output. `doubly`: the scales are codes too.
+/// Memory for n quantized numbers. `compared`: it is an output. `doubly`: the scales are quantized too.
 inline Quantized make_quantized(OpContext& c, const std::string& name, CodeBook book, int64_t n, bool compared = true,
                                 bool doubly = false) {
   const int64_t block = code_block(book), together = doubly ? kScaleBlock : 1;
@@ -27,7 +27,7 @@ inline Quantized make_quantized(OpContext& c, const std::string& name, CodeBook 
   return q;
 }
 
-/// Equal codes, and equal numbers behind them. `shift`: elements that the values lie off a multiple of 16 bytes.
+/// Compares quantized and decoded values. `shift`: offset of the values from a multiple of 16 bytes, in elements.
 inline void add_quantize(Cases& cases, CodeBook book, DType t, int64_t n, int64_t shift, bool doubly = false) {
   const std::string name = title(t, "quantize ", doubly ? "doubly " : "", book_name(book), " ", n, " shifted ", shift);
   cases.push_back({name, t, true, [=](OpContext& c) {

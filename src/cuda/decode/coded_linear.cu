@@ -1,12 +1,12 @@
-// Products of few rows with a quantized matrix. They are bound by reading the codes, which have half or a quarter of
+// Products of few rows with a quantized matrix. They are bound by reading quantized values, which have half or a quarter of
 // the bytes of bf16, and by decoding them.
 //
-// A lane reads 16 bytes of codes of a row of w at a time, and its neighbours the adjacent 16 bytes.
+// A lane reads 16 bytes of quantized values of a row of w at a time, and its neighbours the adjacent 16 bytes.
 // One row of x: each warp owns columns, keeps their part of x in registers and iterates over rows of w. The sums of a
 // row over its columns are added in shared memory in the order of warps.
 // Several rows of x: each warp computes its own outputs. x is in shared memory; its units of 8 numbers are ordered by
 // lane, so that the lanes of a quarter warp read them from different banks. Reads through the L1 cache would wait for
-// the outstanding loads of codes.
+// the outstanding loads of quantized values.
 // nf4: a table in shared memory, with a copy for each lane, decodes a byte into two numbers with one access. The first
 // number is the lower half of a 32-bit word. The second is the whole word read as f32; its upper half is chosen so that
 // the word is nearest to the number. Both are as near to nf4's values as bf16 allows. int8: a byte becomes the mantissa
@@ -72,7 +72,7 @@ __device__ __forceinline__ void fill_table(unsigned char* table) {
 template <CodeBook kBook>
 __device__ __forceinline__ float2 decoded(const unsigned char* table, uint32_t lane4, const uint32_t* words, int j) {
   if constexpr (kBook == CodeBook::nf4) {
-    uint32_t address;                         // byte j of the codes times 256, plus the offset of the lane's copy
+    uint32_t address;                         // byte j of the quantized values times 256, plus the offset of the lane's copy
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(address) : "r"(words[0]), "r"(lane4), "r"(0x5504u | static_cast<uint32_t>(j << 4)));
     const uint32_t word = *reinterpret_cast<const uint32_t*>(table + address);
     return {__uint_as_float(word << 16), __uint_as_float(word)};
@@ -97,7 +97,7 @@ __device__ __forceinline__ void add_products(const unsigned char* table, uint32_
   }
 }
 
-/// A lane's prefetched codes and scales of R rows of w.
+/// A lane's prefetched quantized values and scales of R rows of w.
 template <CodeBook kBook, int R>
 struct Codes {
   uint4 words[R];
@@ -117,7 +117,7 @@ struct Codes {
   }
 };
 
-/// Prefetches the codes that a lane loads first of R rows of w into the L2 cache, while a preceding kernel computes x.
+/// Prefetches the quantized values that a lane loads first of R rows of w into the L2 cache, while a preceding kernel computes x.
 template <CodeBook kBook, int R>
 __device__ __forceinline__ void prefetch_values(const CodedArgs& args, int n, int k) {
 #pragma unroll

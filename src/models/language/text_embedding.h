@@ -20,7 +20,7 @@ class TextEmbedding {
 
   /// Returns [M, H], owned by the caller. Takes ownership of `pictures` [P, H], absent if P is 0.
   Tensor forward(const StepContext& context, const StreamRows& rows, DType dtype, Tensor pictures) const;
-  /// Returns the rows of a decode step, cache.tokens at positions cache.places: [S, H], owned by the caller.
+  /// Returns the rows of a decode step, cache.tokens at positions cache.positions: [S, H], owned by the caller.
   Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) const;
   /// Takes ownership of dx [M, H]; publishes a trained unit. Returns the gradient of `pictures`, if requested.
   /// `used_again`: a later part of this backward adds to the unit's gradient, and publishes it.

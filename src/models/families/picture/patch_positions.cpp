@@ -29,8 +29,8 @@ AxisTaps axis_taps(int32_t index, int64_t length, int64_t side) {
 
 }  // namespace
 
-TextPositions text_positions(std::span<const PositionRun> runs, int64_t merge) {
-  TextPositions positions;
+StreamPositions text_positions(std::span<const PositionRun> runs, int64_t merge) {
+  StreamPositions positions;
   const auto add = [&](int64_t time, int64_t row, int64_t column) {
     const int64_t values[] = {time, row, column};
     for (size_t axis = 0; axis < 3; ++axis) positions.axes[axis].push_back(static_cast<int32_t>(values[axis]));

@@ -25,7 +25,7 @@ struct PositionRun {
 };
 
 /// Positions on three axes: time, row and column.
-struct TextPositions {
+struct StreamPositions {
   std::array<std::vector<int32_t>, 3> axes;  ///< [rows] each
   int64_t next = 0;                          ///< position on all axes of the row after the last
   /// Returns the difference between the position and the index of the rows that are generated.
@@ -33,7 +33,7 @@ struct TextPositions {
 };
 /// Returns the positions of a sample's rows. A picture takes one position on the time axis, and the text after it
 /// continues behind its longer side.
-TextPositions text_positions(std::span<const PositionRun> runs, int64_t merge);
+StreamPositions text_positions(std::span<const PositionRun> runs, int64_t merge);
 
 /// Returns the axis whose position turns each of the pairs of a head. `sections` are numbers of pairs by axis. They are
 /// contiguous or, if `interleaved`, the pairs of the second and third axis are every third pair from 1 and from 2.
