@@ -20,10 +20,10 @@ void QFormerInput::add(Unit& unit, float norm_eps, float init_std) {
   norm_ = add_norm(unit, "qformer.embeddings.layernorm", hidden, norm_eps);
 }
 
-// Returns the arguments to embed the instructions' words, or their positions if `positions`: all rows as one text.
+// Returns the arguments to embed the instructions' words, or their positions if `of_positions`: all rows as one text.
 TextEmbed QFormerInput::table(const MicroBatch& batch, const Tensor& flat, bool of_positions) const {
   const StreamRows& rows = batch.instruction;
-  if (positions)
+  if (of_positions)
     return {.ids = rows.positions, .lengths = rows.lengths.part(0, {1}),
             .tokens = flat.part(positions_, {instruction.positions, hidden})};
   return {.ids = rows.ids, .lengths = rows.lengths, .tokens = flat.part(words_, {instruction.vocabulary, hidden}),
