@@ -27,9 +27,10 @@
 namespace blipft {
 
 /// The streams of a sample. `text` is the one that is predicted. If the model has an encoder, `source` is the encoder's
-/// text. `instruction` is a text with its own tokenizer, which a Q-Former reads.
-enum class BatchStream { text, source, instruction };
-constexpr BatchStream kBatchStreams[] = {BatchStream::text, BatchStream::source, BatchStream::instruction};
+/// text. `instruction` is a text with its own tokenizer, which a Q-Former reads. `patches` are those of the pictures that
+/// stand anywhere in the text; its samples are pictures.
+enum class BatchStream { text, source, instruction, patches };
+constexpr BatchStream kTextStreams[] = {BatchStream::text, BatchStream::source, BatchStream::instruction};
 
 /// The fields of a stream that a model reads. Others use no memory. Ids and lengths are always present.
 struct StreamInputs {
@@ -47,6 +48,16 @@ struct StreamInputs {
   bool operator==(const StreamInputs&) const = default;
 };
 
+/// How a tower reads the pictures of a text: in square patches. A square of patches, a cell, becomes one row of the text.
+struct PatchInputs {
+  int64_t side = 0;                        ///< of a patch, in pixels; 0: the model reads no patches
+  int64_t merge = 1;                       ///< side of a cell, in patches
+  int64_t window = 0;                      ///< side of the windows in which attention sees, in cells; 0: none
+  int64_t of_cell() const { return merge * merge; }
+  explicit operator bool() const { return side > 0; }
+  bool operator==(const PatchInputs&) const = default;
+};
+
 /// Mean number of text rows of a sample.
 struct TextRows {
   double text = 0, source = 0;
@@ -58,6 +69,7 @@ struct TextRows {
 struct ModelInputs {
   int64_t picture_size = 0;                ///< P: side in pixels of the picture of each sample; 0: no pictures
   StreamInputs text = {}, source = {}, instruction = {};
+  PatchInputs patches = {};                ///< goes with text.pictures
   int32_t decoder_start = -1;              ///< with a source, which is the prompt of each sample: the text, the answer,
                                            ///< begins with this id
   const StreamInputs& of(BatchStream stream) const {
@@ -78,6 +90,15 @@ struct StreamShape {
   int64_t rows(int64_t batch_size) const { return packed_rows > 0 ? packed_rows : batch_size * tokens; }
 };
 
+/// The properties of the pictures that stand anywhere in a micro-batch's texts, as far as shapes depend on them. Rows
+/// that no picture fills are divided among pictures and windows of padding, which count here.
+struct PictureShape {
+  int64_t rows = 0;                          ///< N: cells of all pictures
+  int64_t count = 0, largest = 0;            ///< pictures, and the cells of the largest one
+  int64_t windows = 0;
+  bool operator==(const PictureShape&) const = default;
+};
+
 /// The properties of a step's texts that determine shapes.
 struct TextShape {
   int64_t tokens = 50;                       ///< T
@@ -85,7 +106,7 @@ struct TextShape {
                                              ///< of rows; 0: every sample has T
   int64_t source_tokens = 0;                 ///< U; 0: there are no sources
   int64_t packed_source_rows = 0;            ///< as packed_rows, for sources
-  int64_t picture_rows = 0;                  ///< N, of the text
+  PictureShape pictures = {};
   bool packed() const { return packed_rows > 0; }
   StreamShape text() const { return {tokens, packed_rows}; }
   StreamShape source() const { return {source_tokens, packed_source_rows}; }
@@ -118,8 +139,11 @@ struct StreamRows {
   Tensor sample_keys;                      ///< i64 [B], keys of the samples for dropout
   Tensor picture_of_row;                   ///< i32 [R], with pictures: the picture row that stands there; -1: a token
   Tensor row_of_picture;                   ///< i32 [N], with pictures: the row where each picture row stands; -1: nowhere
+  Tensor pixels;                           ///< u8 [R, 3 * side^2], of patches: by colour, then by rows
   Packing packing;                         ///< of the R rows; absent if every sample has S rows
   Packing text_packing;                    ///< of the R - B * Q rows of tokens, with splits_text; absent likewise
+  int64_t windows = 0, max_window_rows = 0;  ///< of patches
+  Packing window_packing;                  ///< of the R rows of patches, by windows
 };
 
 /// Device tensors of one micro-batch. Inputs that the model did not declare are absent.
@@ -129,6 +153,8 @@ struct MicroBatch {
   PixelStatistics pixel_statistics;
   Tensor sample_keys;                      ///< as in StreamRows
   StreamRows text, source, instruction;
+  StreamRows patches;                      ///< samples: pictures. The patches of a cell follow each other, and the cells of
+                                           ///< a window; positions are the patch's row and column in its picture
   Tensor loss_weight;                      ///< f32 [1], weight of each label that is not -100
   Tensor loss;                             ///< f32 [1], the model adds the weighted loss to it
   Tensor row_loss;                         ///< f32 [labels], optional, out: the weighted loss of each label
@@ -140,7 +166,7 @@ enum class BatchField {
   pixels, sample_keys,                     ///< as in MicroBatch
   label_counts,                            ///< f32 [M], labels that are not -100
   ids, labels, lengths, positions, key_lengths, label_rows,  ///< as in StreamRows
-  picture_of_row, row_of_picture,
+  picture_of_row, row_of_picture, window_starts, window_padded_rows,
   starts, padded_rows, text_starts, text_padded_rows         ///< of its two packings
 };
 struct BatchPart {
@@ -193,6 +219,8 @@ class BatchLayout {
   };
   void add(BatchPart part, DType dtype, const Shape& shape);
   void add_stream(BatchStream stream);
+  void add_patches();
+  StreamRows patches(void* block, int64_t m) const;
   const PlacedPart* find(BatchPart part) const;
 
   ModelInputs inputs_;
@@ -206,6 +234,8 @@ class BatchLayout {
 struct PictureSegment {
   int64_t first = 0;                       ///< index of the first of these tokens
   int64_t height = 0, width = 0;           ///< in cells
+  const uint8_t* pixels = nullptr;         ///< [height, width, 3] in pixels, if the model reads patches
+  int64_t cells() const { return height * width; }
 };
 
 /// The text of a sample.

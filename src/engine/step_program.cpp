@@ -64,8 +64,9 @@ std::string StepProgram::pass_name(const TextShape& text, PassKind kind) {
   const std::string source = text.packed_source_rows > 0 ? concat(" and ", text.packed_source_rows, " of sources")
                              : text.source_tokens > 0    ? concat(" and ", text.source_tokens, " of sources")
                                                          : "";
-  return text.packed() ? concat(what, text.packed_rows, " packed text rows", source)
-                       : concat(what, text.tokens, " text tokens", source);
+  const std::string pictures = text.pictures.rows > 0 ? concat(" and ", text.pictures.rows, " of pictures") : "";
+  return text.packed() ? concat(what, text.packed_rows, " packed text rows", source, pictures)
+                       : concat(what, text.tokens, " text tokens", source, pictures);
 }
 
 BatchLayout StepProgram::layout(const TextShape& text, PassKind kind) const {

@@ -13,8 +13,26 @@ BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64
   if (inputs.has_picture()) add(BatchField::pixels, DType::u8, {batch_size, p, p, 3});
   add(BatchField::sample_keys, DType::i64, {batch_size});
   add(BatchField::label_counts, DType::f32, {1});
-  for (const BatchStream stream : kBatchStreams)
+  for (const BatchStream stream : kTextStreams)
     if (stream == BatchStream::text || inputs.of(stream)) add_stream(stream);
+  if (inputs.patches) add_patches();
+}
+
+void BatchLayout::add_patches() {
+  BLIPFT_CHECK(inputs_.text.pictures, "patches of pictures that stand nowhere in the text");
+  const PatchInputs& in = inputs_.patches;
+  const PictureShape& shape = text_.pictures;
+  const int64_t rows = shape.rows * in.of_cell();
+  const auto add_field = [&](BatchField field, const Shape& of, DType dtype = DType::i32) {
+    add({field, BatchStream::patches}, dtype, of);
+  };
+  add_field(BatchField::pixels, {rows, 3 * in.side * in.side}, DType::u8);
+  add_field(BatchField::positions, {2, rows});
+  add_field(BatchField::starts, {shape.count + 1});
+  add_field(BatchField::padded_rows, {rows});
+  if (in.window == 0) return;
+  add_field(BatchField::window_starts, {shape.windows + 1});
+  add_field(BatchField::window_padded_rows, {rows});
 }
 
 // The one table of the fields of streams.
@@ -33,7 +51,7 @@ void BatchLayout::add_stream(BatchStream stream) {
                 {BatchField::key_lengths, in.key_lengths, {b}},
                 {BatchField::label_rows, in.label_rows, {predicted ? labels() : 0}},
                 {BatchField::picture_of_row, in.pictures, {all}},
-                {BatchField::row_of_picture, in.pictures, {text_.picture_rows}},
+                {BatchField::row_of_picture, in.pictures, {text_.pictures.rows}},
                 {BatchField::starts, packed, {b + 1}},
                 {BatchField::padded_rows, packed, {all}},
                 {BatchField::text_starts, packed && in.splits_text, {b + 1}},
@@ -88,6 +106,16 @@ StreamRows BatchLayout::stream(BatchStream stream, void* block, int64_t m) const
           .text_packing = {field(BatchField::text_starts), field(BatchField::text_padded_rows)}};
 }
 
+StreamRows BatchLayout::patches(void* block, int64_t m) const {
+  const auto field = [&](BatchField name) { return of({name, BatchStream::patches}, block, m); };
+  const int64_t of_cell = inputs_.patches.of_cell(), window = inputs_.patches.window;
+  return {.samples = text_.pictures.count, .max_rows = text_.pictures.largest * of_cell, .rows = text_.pictures.rows * of_cell,
+          .positions = field(BatchField::positions), .pixels = field(BatchField::pixels),
+          .packing = {field(BatchField::starts), field(BatchField::padded_rows)},
+          .windows = text_.pictures.windows, .max_window_rows = window * window * of_cell,
+          .window_packing = {field(BatchField::window_starts), field(BatchField::window_padded_rows)}};
+}
+
 MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   MicroBatch batch;
   batch.samples = batch_size_;
@@ -96,6 +124,7 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   batch.text = stream(BatchStream::text, block, m);
   if (inputs_.source) batch.source = stream(BatchStream::source, block, m);
   if (inputs_.instruction) batch.instruction = stream(BatchStream::instruction, block, m);
+  if (inputs_.patches) batch.patches = patches(block, m);
   return batch;
 }
 

@@ -61,38 +61,102 @@ void write_positions(const Tensor& positions, const std::vector<int64_t>& rows, 
     int64_t done = -before;                // tokens
     for (const PictureSegment& picture : axes > 1 ? samples[b].text.pictures : std::vector<PictureSegment>()) {
       put_tokens(picture.first - done);
-      for (int64_t cell = 0; cell < picture.height * picture.width; ++cell)
+      for (int64_t cell = 0; cell < picture.cells(); ++cell)
         put(next, next + cell / picture.width, next + cell % picture.width);
       next += std::max(picture.height, picture.width);
-      done = picture.first + picture.height * picture.width;
+      done = picture.first + picture.cells();
     }
     put_tokens(end - out);
   }
 }
 
-/// Writes which picture row stands in which row. The picture rows follow each other in the order of the samples.
-void write_pictures(const StreamRows& stream, const std::vector<int64_t>& rows, std::span<const BatchSample> samples) {
+/// Returns the cells of a picture, window by window, as (row, column). Without windows: in row-major order.
+std::vector<std::pair<int64_t, int64_t>> cells_in_order(const PictureSegment& picture, int64_t window) {
+  std::vector<std::pair<int64_t, int64_t>> cells;
+  const int64_t h = window > 0 ? window : picture.height, w = window > 0 ? window : picture.width;
+  for (int64_t top = 0; top < picture.height; top += h)
+    for (int64_t left = 0; left < picture.width; left += w)
+      for (int64_t y = top; y < std::min(top + h, picture.height); ++y)
+        for (int64_t x = left; x < std::min(left + w, picture.width); ++x) cells.emplace_back(y, x);
+  return cells;
+}
+
+/// Calls f(sample, picture) for all pictures of a micro-batch, in the order of their rows.
+template <class F>
+void for_pictures(std::span<const BatchSample> samples, F f) {
+  for (size_t b = 0; b < samples.size(); ++b)
+    for (const PictureSegment& picture : samples[b].text.pictures) f(b, picture);
+}
+
+/// Writes which picture row stands in which row. The picture rows follow each other in the order of the patches.
+void write_pictures(const StreamRows& stream, const std::vector<int64_t>& rows, std::span<const BatchSample> samples,
+                    int64_t window) {
   if (!stream.picture_of_row) return;
   int32_t *const picture_of_row = stream.picture_of_row.as<int32_t>(), *row_of_picture = stream.row_of_picture.as<int32_t>();
   std::fill_n(picture_of_row, stream.rows, -1);
   std::fill_n(row_of_picture, stream.row_of_picture.numel(), -1);
-  int64_t start = stream.first_rows;
+  std::vector<int64_t> starts = {stream.first_rows};
+  for (const int64_t of_sample : rows) starts.push_back(starts.back() + of_sample);
   int32_t next = 0;
-  for (size_t b = 0; b < samples.size(); start += rows[b++]) {
-    int64_t end = 0;
-    for (const PictureSegment& picture : samples[b].text.pictures) {
-      const int64_t cells = picture.height * picture.width;
-      BLIPFT_CHECK(picture.first >= end && picture.first + cells <= samples[b].text.size() &&
-                       next + cells <= stream.row_of_picture.numel(),
-                   "a picture of ", cells, " rows at token ", picture.first, " does not fit into ", samples[b].text.size(),
-                   " tokens, or all pictures not into ", stream.row_of_picture.numel(), " rows");
-      end = picture.first + cells;
-      for (int64_t row = start + picture.first; row < start + end; ++row) {
-        row_of_picture[next] = static_cast<int32_t>(row);
-        picture_of_row[row] = next++;
+  for_pictures(samples, [&](size_t b, const PictureSegment& picture) {
+    const int64_t start = starts[b] + picture.first;
+    BLIPFT_CHECK(picture.first >= 0 && picture.first + picture.cells() <= samples[b].text.size() &&
+                     next + picture.cells() <= stream.row_of_picture.numel(),
+                 "a picture of ", picture.cells(), " rows at token ", picture.first, " does not fit into ",
+                 samples[b].text.size(), " tokens, or all pictures not into ", stream.row_of_picture.numel(), " rows");
+    for (const auto& [y, x] : cells_in_order(picture, window)) {
+      const int64_t row = start + y * picture.width + x;
+      BLIPFT_CHECK(picture_of_row[row] < 0, "two pictures stand at token ", row - starts[b]);
+      row_of_picture[next] = static_cast<int32_t>(row);
+      picture_of_row[row] = next++;
+    }
+  });
+}
+
+/// Returns `groups` numbers of rows: those of `used`, and behind them what is missing to `all`, at most `maximum` in each.
+std::vector<int64_t> with_padding_groups(std::vector<int64_t> used, int64_t groups, int64_t maximum, int64_t all) {
+  int64_t left = all;
+  for (const int64_t rows : used) {
+    BLIPFT_CHECK(rows <= maximum, "a picture of ", rows, " patches does not fit into ", maximum);
+    left -= rows;
+  }
+  for (; static_cast<int64_t>(used.size()) < groups; left -= used.back()) used.push_back(std::min(left, maximum));
+  BLIPFT_CHECK(left == 0 && static_cast<int64_t>(used.size()) == groups, used.size(), " pictures or windows of ", all,
+               " patches do not fit into ", groups, " of ", maximum);
+  return used;
+}
+
+/// Writes the patches of all pictures.
+void write_patches(const BatchLayout& layout, std::span<const BatchSample> samples, void* block, int64_t m) {
+  const PatchInputs& in = layout.inputs().patches;
+  const StreamRows out = layout.micro_batch(block, m).patches;
+  uint8_t* pixels = out.pixels.as<uint8_t>();
+  int32_t* position = out.positions.as<int32_t>();
+  std::vector<int64_t> pictures, windows;
+  std::fill_n(position, 2 * out.rows, 0);
+  std::fill_n(pixels, out.pixels.numel(), uint8_t{0});
+  for_pictures(samples, [&](size_t, const PictureSegment& picture) {
+    pictures.push_back(picture.cells() * in.of_cell());
+    const int64_t row_bytes = 3 * picture.width * in.merge * in.side;
+    std::pair<int64_t, int64_t> window{-1, -1};
+    for (const auto& [y, x] : cells_in_order(picture, in.window)) {
+      if (in.window > 0 && std::exchange(window, std::pair{y / in.window, x / in.window}) != window) windows.push_back(0);
+      if (in.window > 0) windows.back() += in.of_cell();
+      for (int64_t patch = 0; patch < in.of_cell(); ++patch) {
+        const int64_t row = y * in.merge + patch / in.merge, column = x * in.merge + patch % in.merge;
+        position[0] = static_cast<int32_t>(row), position[out.rows] = static_cast<int32_t>(column);
+        ++position;
+        const uint8_t* const from = picture.pixels + row * in.side * row_bytes + 3 * column * in.side;
+        for (int64_t colour = 0; colour < 3; ++colour)
+          for (int64_t i = 0; i < in.side; ++i)
+            for (int64_t j = 0; j < in.side; ++j) *pixels++ = from[i * row_bytes + 3 * j + colour];
       }
     }
-  }
+  });
+  write_packing(out.packing, with_padding_groups(std::move(pictures), out.samples, out.max_rows, out.rows), out.max_rows);
+  if (in.window > 0)
+    write_packing(out.window_packing, with_padding_groups(std::move(windows), out.windows, out.max_window_rows, out.rows),
+                  out.max_window_rows);
 }
 
 }  // namespace
@@ -122,6 +186,7 @@ void BatchWriter::write(const BatchLayout& layout, std::span<const BatchSample> 
     write_labels(layout, own, write_stream(layout, BatchStream::text, own, block, m), block, m);
     for (const BatchStream stream : {BatchStream::source, BatchStream::instruction})
       if (layout.inputs().of(stream)) write_stream(layout, stream, own, block, m);
+    if (layout.inputs().patches) write_patches(layout, own, block, m);
   }
 }
 
@@ -139,7 +204,7 @@ std::vector<int64_t> BatchWriter::write_stream(const BatchLayout& layout, BatchS
   write_packing(out.text_packing, text_rows, tokens);
   for (int64_t& of_sample : rows) of_sample += inputs.first_rows;
   write_packing(out.packing, rows, out.max_rows);
-  write_pictures(out, rows, samples);
+  write_pictures(out, rows, samples, layout.inputs().patches.window);
   const int64_t before = inputs.splits_text ? 0 : inputs.first_rows;
   write_positions(out.positions, inputs.splits_text ? text_rows : rows, samples, before, before + inputs.max_tokens - 1);
   int32_t* ids = out.ids.as<int32_t>();

@@ -56,6 +56,9 @@ const ModelInputs kWithInstructions{.text = {.vocabulary = 100, .max_tokens = 60
                                     .instruction = {.vocabulary = 10, .max_tokens = 4, .first_rows = 2, .position_axes = 1,
                                                     .key_lengths = true, .splits_text = true, .tokenizer = "q"}};
 
+const ModelInputs kPictures{.text = {.vocabulary = 100, .max_tokens = 60, .pictures = true},
+                            .patches = {.side = 2, .merge = 2, .window = 4}};
+
 /// The number of fields of all streams that a model reads.
 size_t parts_of(const ModelInputs& inputs, bool packed) {
   size_t parts = inputs.has_picture() ? 3 : 2;  // keys, counts
@@ -63,7 +66,7 @@ size_t parts_of(const ModelInputs& inputs, bool packed) {
     if (stream)
       parts += 2 + (stream.position_axes > 0) + stream.key_lengths + stream.label_rows + (packed ? 2 : 0) +
                (packed && stream.splits_text ? 2 : 0);
-  return parts + 1;                             // labels
+  return parts + 1 + (inputs.text.pictures ? 2 : 0) + (inputs.patches ? 6 : 0);  // labels, ...
 }
 
 /// "<" and ">" around every text, a word's letters as ids.
@@ -88,8 +91,8 @@ std::string letters(const TokenizedText& text) { return {text.ids.begin(), text.
 
 TEST_SUITE("batch") {
   TEST_CASE("layout: parts do not overlap, begin at multiples of 256 bytes, and are there only if declared") {
-    for (const ModelInputs& inputs : {kEverything, kTwoTexts, kTextOnly, kWithInstructions})
-      for (const TextShape& text : {TextShape{7, 0, 5, 0}, TextShape{7, 17, 5, 11}}) {
+    for (const ModelInputs& inputs : {kEverything, kTwoTexts, kTextOnly, kWithInstructions, kPictures})
+      for (const TextShape& text : {TextShape{7, 0, 5, 0, {9, 2, 8, 5}}, TextShape{7, 17, 5, 11, {9, 2, 8, 5}}}) {
         const BatchLayout layout(inputs, 2, 3, text);
         std::vector<char> memory(static_cast<size_t>(layout.bytes()));
         int64_t end = 0;
@@ -172,7 +175,7 @@ TEST_SUITE("batch") {
     std::vector<BatchSample> samples = {sample(21, 10, 0), sample(3, 40, 1), sample(2, 50, 2)};
     samples[0].text.pictures = {{4, 2, 3}, {14, 1, 2}};
     samples[2].text.pictures = {{0, 1, 1}};
-    Written block({inputs, 1, 3, {21, 26, 0, 0, 10}}, {1, false}, samples);
+    Written block({inputs, 1, 3, {21, 26, 0, 0, {10}}}, {1, false}, samples);
     CHECK(block(BatchField::positions) ==
           Numbers{0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 7, 8, 9, 10, 11, 11, 13, 14, 15, 16, 17, /**/ 0, 1, 2, /**/ 0, 1,
                   0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 7, 8, 9, 10, 11, 11, 13, 14, 15, 16, 17, /**/ 0, 1, 2, /**/ 0, 1,
@@ -185,11 +188,52 @@ TEST_SUITE("batch") {
       CHECK(pictures[static_cast<size_t>(row)] == (found == rows.end() ? -1 : found - rows.begin()));
     }
     CHECK(block.layout.micro_batch(block.memory.data(), 0).text.positions.shape == Shape{3, 26});
-    Written padded({inputs, 1, 3, {21, 0, 0, 0, 9}}, {1, false}, samples);
+    Written padded({inputs, 1, 3, {21, 0, 0, 0, {9}}}, {1, false}, samples);
     CHECK(padded(BatchField::row_of_picture) == Numbers{4, 5, 6, 7, 8, 9, 14, 15, 42});
-    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {21, 26, 0, 0, 8}}, {1, false}, samples), doctest::Contains("into 8 rows"), Error);
+    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {21, 26, 0, 0, {8}}}, {1, false}, samples), doctest::Contains("into 8 rows"), Error);
     samples[1].text.pictures = {{2, 1, 2}};
-    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {21, 26, 0, 0, 20}}, {1, false}, samples), doctest::Contains("into 3 tokens"), Error);
+    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {21, 26, 0, 0, {20}}}, {1, false}, samples), doctest::Contains("into 3 tokens"), Error);
+  }
+
+  TEST_CASE("writer: patches of pictures, by windows and cells") {
+    const ModelInputs inputs{.text = {.vocabulary = 100, .max_tokens = 60, .pictures = true},
+                             .patches = {.side = 2, .merge = 2, .window = 2}};
+    // A picture of 3 x 3 cells, of 12 x 12 pixels, and one of a cell; a sample without a picture.
+    std::vector<BatchSample> samples = {sample(12, 10, 0), sample(3, 30, 1), sample(2, 40, 2)};
+    std::vector<uint8_t> large(12 * 12 * 3), small(4 * 4 * 3, 7);
+    for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<uint8_t>(i % 251);
+    samples[0].text.pictures = {{1, 3, 3, large.data()}};
+    samples[2].text.pictures = {{0, 1, 1, small.data()}};
+    const TextShape shape{12, 0, 0, 0, {.rows = 13, .count = 3, .largest = 9, .windows = 7}};
+    Written block({inputs, 1, 3, shape}, {1, false}, samples);
+    const auto numbers = [&](BatchField field) { return block({field, BatchStream::patches}); };
+    // Windows of 4, 2, 2 and 1 cells; the next picture's; 3 cells of padding in a picture and in a window.
+    CHECK(block(BatchField::row_of_picture) == Numbers{1, 2, 4, 5, 3, 6, 7, 8, 9, 24, -1, -1, -1});
+    CHECK(numbers(BatchField::starts) == Numbers{0, 36, 40, 52});
+    CHECK(numbers(BatchField::window_starts) == Numbers{0, 16, 24, 32, 36, 40, 52, 52});
+    const StreamRows patches = block.layout.micro_batch(block.memory.data(), 0).patches;
+    CHECK(patches.samples == 3);
+    CHECK(patches.max_rows == 36);
+    CHECK(patches.rows == 52);
+    CHECK(patches.max_window_rows == 16);
+    const Numbers cells{0, 1, 3, 4, 2, 5, 6, 7, 8};
+    for (int64_t row = 0; row < 52; ++row) {
+      const int64_t cell = row < 36 ? cells[static_cast<size_t>(row / 4)] : 0, patch = row % 4;
+      const int64_t y = row < 40 ? 2 * (cell / 3) + patch / 2 : 0, x = row < 40 ? 2 * (cell % 3) + patch % 2 : 0;
+      CHECK(patches.positions.as<int32_t>()[row] == y);
+      CHECK(patches.positions.as<int32_t>()[52 + row] == x);
+      for (int64_t i = 0; i < 12; ++i) {    // by colour, row, column
+        const int64_t pixel = 3 * (12 * (2 * y + i % 4 / 2) + 2 * x + i % 2) + i / 4;
+        CHECK(patches.pixels.as<uint8_t>()[12 * row + i] == (row < 36 ? pixel % 251 : row < 40 ? 7 : 0));
+      }
+    }
+    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {12, 0, 0, 0, {13, 3, 8, 7}}}, {1, false}, samples), doctest::Contains("into 32"), Error);
+    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {12, 0, 0, 0, {13, 2, 9, 7}}}, {1, false}, samples), doctest::Contains("do not fit"), Error);
+    CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {12, 0, 0, 0, {13, 3, 9, 5}}}, {1, false}, samples), doctest::Contains("do not fit"), Error);
+    for (BatchSample& one : samples) one.text.pictures.clear();  // the tower runs on padding
+    Written empty({inputs, 1, 3, shape}, {1, false}, samples);
+    CHECK(empty({BatchField::starts, BatchStream::patches}) == Numbers{0, 36, 52, 52});
+    CHECK(empty(BatchField::row_of_picture) == Numbers(13, -1));
   }
 
   TEST_CASE("writer: padded rows") {

@@ -1,5 +1,5 @@
 // Rows of pictures among the tokens of a language model, with positions on three axes: gradients against differences of the
-// loss, packing against padding, and pictures that come first against today's range.
+// loss, packing against padding, and pictures that come first against a range of first rows.
 #include "models/blocks/attention.h"
 #include "models/blocks/mlp.h"
 #include "models/gradient_check.h"
@@ -87,8 +87,8 @@ testing::MakeModel made(const PictureModel::Design& design) {
   return [design](const ModelSettings& settings) { return std::make_unique<PictureModel>(design, settings); };
 }
 
-constexpr TextShape kPadded{12, 0, 0, 0, kPictureRows}, kPacked{12, 28, 0, 0, kPictureRows},
-    kLonger{17, 30, 0, 0, kPictureRows};
+constexpr TextShape kPadded{12, 0, 0, 0, {kPictureRows}}, kPacked{12, 28, 0, 0, {kPictureRows}},
+    kLonger{17, 30, 0, 0, {kPictureRows}};
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double square = 0, norm = 0;
@@ -131,7 +131,7 @@ TEST_SUITE("picture rows") {
   TEST_CASE("the first segment of each sample is the same as pictures that stand there") {
     // The samples of the second run begin with kFirstRows tokens, which the rows of a picture replace.
     testing::Run first(made({false, 1}), false, {12, 0, 0, 0, 0}, "none");
-    testing::Run anywhere(made({true, 1}), false, {15, 0, 0, 0, kPictureRows}, "none");
+    testing::Run anywhere(made({true, 1}), false, {15, 0, 0, 0, {kPictureRows}}, "none");
     const auto write = [](testing::Run& run, int64_t before) {
       std::vector<BatchSample> samples(4);
       for (int64_t b = 0; b < 4; ++b) {

@@ -6,7 +6,7 @@
 
 #include "models/config_checks.h"
 #include "models/families/text/t5.h"
-#include "models/language/prefix_projection.h"
+#include "models/language/picture_projection.h"
 
 namespace blipft {
 
@@ -106,7 +106,7 @@ class BlipModel : public Model {
   std::vector<int64_t> cache_widths() const override { return language_->cache_widths(); }
   std::vector<int64_t> memory_widths() const override { return language_->memory_widths(); }
   Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override {
-    return language_->read_prompts(context, batch, compute_, prefix(context, batch, false), cache);
+    return language_->read_prompts(context, batch, compute_, picture_rows(context, batch, false), cache);
   }
   Tensor decode(const StepContext& context, const CacheCall& cache) override {
     return language_->decode(context, compute_, cache);
@@ -116,11 +116,11 @@ class BlipModel : public Model {
  private:
   // True if backward continues into the Q-Former, and into the projection after it.
   bool into_qformer() const { return vision_group_.trained || qformer_.trained(); }
-  bool into_prefix() const { return into_qformer() || projection_group_.trained; }
+  bool into_projection() const { return into_qformer() || projection_group_.trained; }
   std::function<Unit&(const std::string&)> units_of(const ParameterGroup* group) {
     return [this, group](const std::string& name) -> Unit& { return add_unit(name, *group); };
   }
-  Tensor prefix(const StepContext& context, const MicroBatch& batch, bool save);
+  Tensor picture_rows(const StepContext& context, const MicroBatch& batch, bool save);
   Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
 
   BlipConfig config_;
@@ -130,7 +130,7 @@ class BlipModel : public Model {
   LoraBuilder lora_;
   Vit vision_;
   QFormer qformer_;
-  PrefixProjection projection_;
+  PictureProjection projection_;
   std::unique_ptr<Language> language_;
   bool label_rows_ = false;
 
@@ -138,31 +138,31 @@ class BlipModel : public Model {
   Tensor picture_, queries_;               // [B * V, E], input of the Q-Former; [B * Q, D], its output
 };
 
-// Returns the rows before the texts [B * Q, H], owned by the caller; `save` keeps what backward needs.
-Tensor BlipModel::prefix(const StepContext& context, const MicroBatch& batch, bool save) {
+// Returns the first rows of each sample [B * Q, H], owned by the caller; `save` keeps what backward needs.
+Tensor BlipModel::picture_rows(const StepContext& context, const MicroBatch& batch, bool save) {
   picture_ = vision_.forward(context, batch, save && vision_group_.trained);
   queries_ = qformer_.forward(context, batch, picture_, save && into_qformer());
   if (!save || !into_qformer()) give(context, picture_);
   const Tensor rows = projection_.forward(context, queries_);
-  if (!save || !into_prefix()) give(context, queries_);
+  if (!save || !into_projection()) give(context, queries_);
   return rows;
 }
 
 // Returns the head's input [M, H]; `save` keeps what backward needs.
 Tensor BlipModel::forward(const StepContext& context, const MicroBatch& batch, bool save) {
   context.arena.mark("before_forward");
-  const Tensor rows = prefix(context, batch, save);
-  const bool keep = save && language_->trains_below_head(into_prefix());
-  const Tensor x = language_->forward(context, batch, compute_, rows, keep, into_prefix());
+  const Tensor rows = picture_rows(context, batch, save);
+  const bool keep = save && language_->trains_below_head(into_projection());
+  const Tensor x = language_->forward(context, batch, compute_, rows, keep, into_projection());
   context.arena.mark("after_forward");
   return x;
 }
 
 void BlipModel::forward_backward(const StepContext& context, const MicroBatch& batch) {
   const Tensor x = forward(context, batch, true);
-  const Tensor dprefix = language_->loss_and_backward(context, batch, x, into_prefix());
+  const Tensor dpictures = language_->loss_and_backward(context, batch, x, into_projection());
   Tensor dqueries;
-  if (into_prefix()) dqueries = projection_.backward(context, dprefix, std::exchange(queries_, {}), into_qformer());
+  if (into_projection()) dqueries = projection_.backward(context, dpictures, std::exchange(queries_, {}), into_qformer());
   if (into_qformer()) {
     Tensor dpicture;
     if (vision_group_.trained) dpicture = take(context, "gradients", compute_, picture_.shape);
@@ -180,7 +180,7 @@ double BlipModel::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, 
   if (const auto flops = qformer_.unit_flops(unit, phase, batch_size, config_.vision.tokens(), into_qformer(),
                                              vision_group_.trained, instruction))
     return *flops;
-  if (const auto flops = language_->unit_flops(unit, phase, batch_size, text_rows, into_prefix())) return *flops;
+  if (const auto flops = language_->unit_flops(unit, phase, batch_size, text_rows, into_projection())) return *flops;
   if (&unit != projection_.unit) return 0;
   return projection_.flops(phase, batch_size * config_.qformer.queries, into_qformer());
 }

@@ -1,5 +1,5 @@
-// A linear layer with a separate unit that projects the output of one part of a model to the width of the next part. In
-// vision-language models it computes the prefix rows before the text.
+// A linear layer with a separate unit that projects the rows that one part of a model computes of pictures to the width of
+// the language model.
 //
 // Dimension legend: M rows, D input width, H output width.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace blipft {
 
-class PrefixProjection {
+class PictureProjection {
  public:
   Unit* unit = nullptr;
   LinearLayer layer;                       // [H, D], with bias
