@@ -149,13 +149,13 @@ $(BUILD)/gemm_bench: $(BUILD)/tools/gemm_bench.cpp.o $(BUILD)/libblipft.a
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/libblipft.a
 	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(LDLIBS)
 
-# The tests under another MPI: only src/comm and one test include mpi.h, the other objects are the same.
+# The tests under another MPI: only src/comm and its tests include mpi.h, the other objects are the same.
 OTHER_MPICXX ?= mpicxx.mpich
-OTHER_OBJECTS := $(patsubst %,$(BUILD)/other_mpi/%.o,$(filter src/comm/%.cpp,$(SOURCES)) test/comm/mpi_world_test.cpp)
+OTHER_OBJECTS := $(patsubst %,$(BUILD)/other_mpi/%.o,$(filter src/comm/%.cpp,$(SOURCES)) $(filter test/comm/%,$(TEST_SOURCES)))
 $(BUILD)/other_mpi/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CCACHE) $(CXX) $(CXXFLAGS) $(filter-out $(MPI_FLAGS),$(CPPFLAGS)) $(call mpi_compile,$(OTHER_MPICXX)) -MMD -MP -c -o $@ $<
-$(BUILD)/other_mpi/tests: $(OTHER_OBJECTS) $(filter-out $(BUILD)/test/comm/mpi_world_test.cpp.o,$(TEST_OBJECTS)) $(BUILD)/libblipft.a
+$(BUILD)/other_mpi/tests: $(OTHER_OBJECTS) $(filter-out $(BUILD)/test/comm/%,$(TEST_OBJECTS)) $(BUILD)/libblipft.a
 	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(filter-out $(MPI_LIBS),$(LDLIBS)) $(call mpi_link,$(OTHER_MPICXX)) -lpthread
 -include $(OTHER_OBJECTS:.o=.d)
 

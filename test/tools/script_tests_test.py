@@ -79,7 +79,7 @@ def tests_of_a_script_run_beside_each_other(space):
 @test
 def words_of_the_tests_on_gpus_choose_something(space):
     environment = {**os.environ, "BLIPFT_DEVICE": "cuda"}
-    for script, *words in (line.split() for line in gpu_runs().SCRIPTS):
+    for script, *words in (line.split() for line in (*gpu_runs().SCRIPTS, gpu_runs().ALONE)):
         # A script that lacks a library lists no tests: its source then has the word, without the item at its end.
         source = (ROOT / "test/program" / script).read_text()
         listed = subprocess.run([sys.executable, ROOT / "test/program" / script, "--names"], env=environment,
