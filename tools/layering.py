@@ -62,7 +62,7 @@ TABLE = [
     # Knows no model, run file or backend.
     [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
     # Knows no comm, strategy, optimizer or backend; loading knows no model.
-    [("models", "model family fp8_products", "memory io/ unit ops base"),
+    [("models", "model family fp8_products", "pictures/ memory io/ unit ops base"),
      ("loading", "loading prompts", "datasets/ pictures/ text/ io/ unit ops/ base")],
     [("datasets", "datasets", "pictures/ text/ io/ unit ops base")],
     [("text", "text", "io/ unit ops base"),

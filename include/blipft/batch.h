@@ -234,7 +234,7 @@ class BatchLayout {
 struct PictureSegment {
   int64_t first = 0;                       ///< index of the first of these tokens
   int64_t height = 0, width = 0;           ///< in cells
-  const uint8_t* pixels = nullptr;         ///< [height, width, 3] in pixels, if the model reads patches
+  const uint8_t* patches = nullptr;        ///< [patches, 3 * side^2], cell by cell, if the model reads patches
   int64_t cells() const { return height * width; }
 };
 

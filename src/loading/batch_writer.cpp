@@ -5,6 +5,7 @@
 
 #include "blipft/batch.h"
 #include "loading/text_shapes.h"
+#include "pictures/patch_positions.h"
 
 namespace blipft {
 
@@ -39,78 +40,70 @@ void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int
   starts[rows.size()] = static_cast<int32_t>(start);
 }
 
-/// Writes the positions of the rows of samples. On one axis they are 0, 1, ..., `last` at most. On three axes, tokens count
-/// up on all; the cells of a picture have the next position, to which y adds the cell's row and x its column; behind the
-/// picture the larger of its sides has been counted. `before`: rows before the tokens of a sample.
+/// Writes the positions of the rows of samples: on one axis 0, 1, ..., `last` at most; on three axes text_positions().
+/// `before`: rows before the tokens of a sample.
 void write_positions(const Tensor& positions, const std::vector<int64_t>& rows, std::span<const BatchSample> samples,
                      int64_t before, int64_t last) {
   if (!positions) return;
-  const int64_t axes = positions.shape[0], all = positions.shape[1];
   int32_t* out = positions.as<int32_t>();
-  const auto put = [&](int64_t time, int64_t y, int64_t x) {
-    for (int64_t axis = 0; axis < axes; ++axis)
-      out[axis * all] = static_cast<int32_t>(axis == 0 ? time : axis == 1 ? y : x);
-    ++out;
-  };
-  for (size_t b = 0; b < rows.size(); ++b) {
-    const int32_t* const end = out + rows[b];
-    int64_t next = 0;
-    const auto put_tokens = [&](int64_t count) {
-      for (; count > 0; --count, ++next) put(std::min(next, last), next, next);
-    };
+  for (size_t b = 0; b < rows.size(); out += rows[b++]) {
+    if (positions.shape[0] == 1) {
+      for (int64_t t = 0; t < rows[b]; ++t) out[t] = static_cast<int32_t>(std::min(t, last));
+      continue;
+    }
+    std::vector<PositionRun> runs;
     int64_t done = -before;                // tokens
-    for (const PictureSegment& picture : axes > 1 ? samples[b].text.pictures : std::vector<PictureSegment>()) {
-      put_tokens(picture.first - done);
-      for (int64_t cell = 0; cell < picture.cells(); ++cell)
-        put(next, next + cell / picture.width, next + cell % picture.width);
-      next += std::max(picture.height, picture.width);
+    for (const PictureSegment& picture : samples[b].text.pictures) {
+      runs.push_back({picture.first - done, {}});
+      runs.push_back({0, {picture.height, picture.width}});
       done = picture.first + picture.cells();
     }
-    put_tokens(end - out);
+    runs.push_back({rows[b] - before - done, {}});
+    const StreamPositions all = text_positions(runs, 1);
+    for (size_t axis = 0; axis < all.axes.size(); ++axis)
+      std::copy(all.axes[axis].begin(), all.axes[axis].end(), out + static_cast<int64_t>(axis) * positions.shape[1]);
   }
 }
 
-/// Returns the cells of a picture, window by window, as (row, column). Without windows: in row-major order.
-std::vector<std::pair<int64_t, int64_t>> cells_in_order(const PictureSegment& picture, int64_t window) {
-  std::vector<std::pair<int64_t, int64_t>> cells;
-  const int64_t h = window > 0 ? window : picture.height, w = window > 0 ? window : picture.width;
-  for (int64_t top = 0; top < picture.height; top += h)
-    for (int64_t left = 0; left < picture.width; left += w)
-      for (int64_t y = top; y < std::min(top + h, picture.height); ++y)
-        for (int64_t x = left; x < std::min(left + w, picture.width); ++x) cells.emplace_back(y, x);
-  return cells;
-}
+/// The pictures of a micro-batch, in the order of their rows.
+struct OrderedPictures {
+  std::vector<const PictureSegment*> pictures;
+  std::vector<PatchGrid> grids;
+  std::vector<int32_t> rows;               ///< [cells]: row of the text in which each cell stands, by pictures
+  WindowOrder order;                       ///< one window for each picture if the tower has no windows
+};
 
-/// Calls f(sample, picture) for all pictures of a micro-batch, in the order of their rows.
-template <class F>
-void for_pictures(std::span<const BatchSample> samples, F f) {
+/// `starts`: the row of each sample's first token.
+OrderedPictures ordered_pictures(std::span<const BatchSample> samples, const std::vector<int64_t>& starts, const PatchInputs& in) {
+  OrderedPictures all;
+  int64_t longest = 1;
   for (size_t b = 0; b < samples.size(); ++b)
-    for (const PictureSegment& picture : samples[b].text.pictures) f(b, picture);
+    for (const PictureSegment& picture : samples[b].text.pictures) {
+      BLIPFT_CHECK(picture.first >= 0 && picture.first + picture.cells() <= samples[b].text.size(), "a picture of ",
+                   picture.cells(), " rows at token ", picture.first, " does not fit into ", samples[b].text.size(), " tokens");
+      all.pictures.push_back(&picture);
+      all.grids.push_back({picture.height * in.merge, picture.width * in.merge});
+      longest = std::max({longest, picture.height, picture.width});
+      for (int64_t cell = 0; cell < picture.cells(); ++cell)
+        all.rows.push_back(static_cast<int32_t>(starts[b] + picture.first + cell));
+    }
+  all.order = window_order(all.grids, in.merge, in.window > 0 ? in.window : longest);
+  return all;
 }
 
 /// Writes which picture row stands in which row. The picture rows follow each other in the order of the patches.
-void write_pictures(const StreamRows& stream, const std::vector<int64_t>& rows, std::span<const BatchSample> samples,
-                    int64_t window) {
-  if (!stream.picture_of_row) return;
+void write_pictures(const StreamRows& stream, const OrderedPictures& pictures) {
   int32_t *const picture_of_row = stream.picture_of_row.as<int32_t>(), *row_of_picture = stream.row_of_picture.as<int32_t>();
   std::fill_n(picture_of_row, stream.rows, -1);
   std::fill_n(row_of_picture, stream.row_of_picture.numel(), -1);
-  std::vector<int64_t> starts = {stream.first_rows};
-  for (const int64_t of_sample : rows) starts.push_back(starts.back() + of_sample);
-  int32_t next = 0;
-  for_pictures(samples, [&](size_t b, const PictureSegment& picture) {
-    const int64_t start = starts[b] + picture.first;
-    BLIPFT_CHECK(picture.first >= 0 && picture.first + picture.cells() <= samples[b].text.size() &&
-                     next + picture.cells() <= stream.row_of_picture.numel(),
-                 "a picture of ", picture.cells(), " rows at token ", picture.first, " does not fit into ",
-                 samples[b].text.size(), " tokens, or all pictures not into ", stream.row_of_picture.numel(), " rows");
-    for (const auto& [y, x] : cells_in_order(picture, window)) {
-      const int64_t row = start + y * picture.width + x;
-      BLIPFT_CHECK(picture_of_row[row] < 0, "two pictures stand at token ", row - starts[b]);
-      row_of_picture[next] = static_cast<int32_t>(row);
-      picture_of_row[row] = next++;
-    }
-  });
+  BLIPFT_CHECK(static_cast<int64_t>(pictures.rows.size()) <= stream.row_of_picture.numel(), "pictures of ",
+               pictures.rows.size(), " rows do not fit into ", stream.row_of_picture.numel(), " rows");
+  for (size_t i = 0; i < pictures.rows.size(); ++i) {
+    const int32_t row = pictures.rows[static_cast<size_t>(pictures.order.cells[i])];
+    BLIPFT_CHECK(picture_of_row[row] < 0, "two pictures stand in row ", row);
+    row_of_picture[i] = row;
+    picture_of_row[row] = static_cast<int32_t>(i);
+  }
 }
 
 /// Returns `groups` numbers of rows: those of `used`, and behind them what is missing to `all`, at most `maximum` in each.
@@ -127,36 +120,33 @@ std::vector<int64_t> with_padding_groups(std::vector<int64_t> used, int64_t grou
 }
 
 /// Writes the patches of all pictures.
-void write_patches(const BatchLayout& layout, std::span<const BatchSample> samples, void* block, int64_t m) {
+void write_patches(const BatchLayout& layout, const OrderedPictures& of, void* block, int64_t m) {
   const PatchInputs& in = layout.inputs().patches;
   const StreamRows out = layout.micro_batch(block, m).patches;
-  uint8_t* pixels = out.pixels.as<uint8_t>();
-  int32_t* position = out.positions.as<int32_t>();
+  const std::vector<PatchPlace> places = patch_places(of.grids, in.merge);
+  const int64_t bytes = out.pixels.cols() * in.of_cell();  // of a cell
   std::vector<int64_t> pictures, windows;
-  std::fill_n(position, 2 * out.rows, 0);
-  std::fill_n(pixels, out.pixels.numel(), uint8_t{0});
-  for_pictures(samples, [&](size_t, const PictureSegment& picture) {
-    pictures.push_back(picture.cells() * in.of_cell());
-    const int64_t row_bytes = 3 * picture.width * in.merge * in.side;
-    std::pair<int64_t, int64_t> window{-1, -1};
-    for (const auto& [y, x] : cells_in_order(picture, in.window)) {
-      if (in.window > 0 && std::exchange(window, std::pair{y / in.window, x / in.window}) != window) windows.push_back(0);
-      if (in.window > 0) windows.back() += in.of_cell();
-      for (int64_t patch = 0; patch < in.of_cell(); ++patch) {
-        const int64_t row = y * in.merge + patch / in.merge, column = x * in.merge + patch % in.merge;
-        position[0] = static_cast<int32_t>(row), position[out.rows] = static_cast<int32_t>(column);
-        ++position;
-        const uint8_t* const from = picture.pixels + row * in.side * row_bytes + 3 * column * in.side;
-        for (int64_t colour = 0; colour < 3; ++colour)
-          for (int64_t i = 0; i < in.side; ++i)
-            for (int64_t j = 0; j < in.side; ++j) *pixels++ = from[i * row_bytes + 3 * j + colour];
-      }
+  std::vector<const uint8_t*> cells;
+  for (const PictureSegment* picture : of.pictures) {
+    pictures.push_back(picture->cells() * in.of_cell());
+    for (int64_t cell = 0; cell < picture->cells(); ++cell) cells.push_back(picture->patches + cell * bytes);
+  }
+  std::fill_n(out.positions.as<int32_t>(), out.positions.numel(), 0);
+  std::fill_n(out.pixels.as<uint8_t>(), out.pixels.numel(), uint8_t{0});
+  for (int64_t i = 0; i < static_cast<int64_t>(cells.size()); ++i) {
+    const int64_t cell = of.order.cells[static_cast<size_t>(i)];
+    std::copy_n(cells[static_cast<size_t>(cell)], bytes, out.pixels.as<uint8_t>() + i * bytes);
+    for (int64_t patch = 0; patch < in.of_cell(); ++patch) {
+      const PatchPlace& place = places[static_cast<size_t>(cell * in.of_cell() + patch)];
+      int32_t* const position = out.positions.as<int32_t>() + i * in.of_cell() + patch;
+      position[0] = place.row, position[out.rows] = place.column;
     }
-  });
+  }
   write_packing(out.packing, with_padding_groups(std::move(pictures), out.samples, out.max_rows, out.rows), out.max_rows);
-  if (in.window > 0)
-    write_packing(out.window_packing, with_padding_groups(std::move(windows), out.windows, out.max_window_rows, out.rows),
-                  out.max_window_rows);
+  if (in.window == 0) return;
+  for (size_t w = 1; w < of.order.starts.size(); ++w) windows.push_back(of.order.starts[w] - of.order.starts[w - 1]);
+  write_packing(out.window_packing, with_padding_groups(std::move(windows), out.windows, out.max_window_rows, out.rows),
+                out.max_window_rows);
 }
 
 }  // namespace
@@ -186,7 +176,6 @@ void BatchWriter::write(const BatchLayout& layout, std::span<const BatchSample> 
     write_labels(layout, own, write_stream(layout, BatchStream::text, own, block, m), block, m);
     for (const BatchStream stream : {BatchStream::source, BatchStream::instruction})
       if (layout.inputs().of(stream)) write_stream(layout, stream, own, block, m);
-    if (layout.inputs().patches) write_patches(layout, own, block, m);
   }
 }
 
@@ -204,7 +193,14 @@ std::vector<int64_t> BatchWriter::write_stream(const BatchLayout& layout, BatchS
   write_packing(out.text_packing, text_rows, tokens);
   for (int64_t& of_sample : rows) of_sample += inputs.first_rows;
   write_packing(out.packing, rows, out.max_rows);
-  write_pictures(out, rows, samples, layout.inputs().patches.window);
+  if (inputs.pictures) {
+    std::vector<int64_t> starts;
+    int64_t start = inputs.first_rows;
+    for (const int64_t of_sample : rows) starts.push_back(start), start += of_sample;
+    const OrderedPictures pictures = ordered_pictures(samples, starts, layout.inputs().patches);
+    write_pictures(out, pictures);
+    if (layout.inputs().patches) write_patches(layout, pictures, block, m);
+  }
   const int64_t before = inputs.splits_text ? 0 : inputs.first_rows;
   write_positions(out.positions, inputs.splits_text ? text_rows : rows, samples, before, before + inputs.max_tokens - 1);
   int32_t* ids = out.ids.as<int32_t>();

@@ -169,8 +169,8 @@ TEST_SUITE("cpu_ops") {
       std::vector<int64_t> sections;
       bool interleaved;
     };
-    // The sections of Qwen2.5-VL and Qwen3-VL, and of their tiny models.
-    for (const Form& form : {Form{{16, 24, 24}, false}, Form{{24, 20, 20}, true}, Form{{4, 6, 6}, false}, Form{{6, 5, 5}, true}})
+    // The sections of Qwen2.5-VL and Qwen3-VL, of their tiny models, and unequal ones.
+    for (const Form& form : {Form{{16, 24, 24}, false}, Form{{24, 20, 20}, true}, Form{{4, 6, 6}, false}, Form{{6, 5, 5}, true}, Form{{5, 1, 2}, true}})
       for (const bool inverse : {false, true}) {
         const int64_t pairs = form.sections[0] + form.sections[1] + form.sections[2], size = 2 * pairs, heads = 3;
         constexpr int64_t kRows = 6;

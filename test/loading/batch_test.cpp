@@ -198,9 +198,9 @@ TEST_SUITE("batch") {
   TEST_CASE("writer: patches of pictures, by windows and cells") {
     const ModelInputs inputs{.text = {.vocabulary = 100, .max_tokens = 60, .pictures = true},
                              .patches = {.side = 2, .merge = 2, .window = 2}};
-    // A picture of 3 x 3 cells, of 12 x 12 pixels, and one of a cell; a sample without a picture.
+    // A picture of 3 x 3 cells and one of a cell; a sample without a picture.
     std::vector<BatchSample> samples = {sample(12, 10, 0), sample(3, 30, 1), sample(2, 40, 2)};
-    std::vector<uint8_t> large(12 * 12 * 3), small(4 * 4 * 3, 7);
+    std::vector<uint8_t> large(36 * 12), small(4 * 12, 7);
     for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<uint8_t>(i % 251);
     samples[0].text.pictures = {{1, 3, 3, large.data()}};
     samples[2].text.pictures = {{0, 1, 1, small.data()}};
@@ -222,8 +222,8 @@ TEST_SUITE("batch") {
       const int64_t y = row < 40 ? 2 * (cell / 3) + patch / 2 : 0, x = row < 40 ? 2 * (cell % 3) + patch % 2 : 0;
       CHECK(patches.positions.as<int32_t>()[row] == y);
       CHECK(patches.positions.as<int32_t>()[52 + row] == x);
-      for (int64_t i = 0; i < 12; ++i) {    // by colour, row, column
-        const int64_t pixel = 3 * (12 * (2 * y + i % 4 / 2) + 2 * x + i % 2) + i / 4;
+      for (int64_t i = 0; i < 12; ++i) {
+        const int64_t pixel = 12 * (4 * cell + patch) + i;
         CHECK(patches.pixels.as<uint8_t>()[12 * row + i] == (row < 36 ? pixel % 251 : row < 40 ? 7 : 0));
       }
     }

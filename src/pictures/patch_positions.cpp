@@ -1,4 +1,4 @@
-#include "models/families/picture/patch_positions.h"
+#include "pictures/patch_positions.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,17 +43,6 @@ StreamPositions text_positions(std::span<const PositionRun> runs, int64_t merge)
     positions.next += run.text_rows + std::max(height, width);
   }
   return positions;
-}
-
-std::vector<int32_t> rotary_axes(const std::array<int64_t, 3>& sections, bool interleaved) {
-  const int64_t pairs = sections[0] + sections[1] + sections[2];
-  std::vector<int32_t> axes(static_cast<size_t>(pairs));
-  for (int64_t i = 0; i < pairs; ++i) {
-    const int64_t third = i % 3;
-    if (interleaved) axes[i] = third > 0 && i < 3 * sections[third] ? static_cast<int32_t>(third) : 0;
-    else axes[i] = i < sections[0] ? 0 : i < sections[0] + sections[1] ? 1 : 2;
-  }
-  return axes;
 }
 
 std::vector<PatchPlace> patch_places(std::span<const PatchGrid> grids, int64_t merge) {

@@ -35,10 +35,6 @@ struct StreamPositions {
 /// continues behind its longer side.
 StreamPositions text_positions(std::span<const PositionRun> runs, int64_t merge);
 
-/// Returns the axis whose position turns each of the pairs of a head. `sections` are numbers of pairs by axis. They are
-/// contiguous or, if `interleaved`, the pairs of the second and third axis are every third pair from 1 and from 2.
-std::vector<int32_t> rotary_axes(const std::array<int64_t, 3>& sections, bool interleaved);
-
 /// Row and column of a patch.
 struct PatchPlace {
   int32_t row = 0, column = 0;

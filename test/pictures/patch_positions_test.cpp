@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "models/families/picture/patch_positions.h"
+#include "pictures/patch_positions.h"
 #include "support/golden_files.h"
 
 using namespace blipft;
@@ -78,17 +78,5 @@ TEST_SUITE("patch positions") {
         if (run.grid.patches() > 0) grids.push_back(run.grid);
       if (!grids.empty()) check_tower(golden, grids);
     }
-  }
-
-  TEST_CASE("the axis of each pair of a head") {
-    const std::vector<int32_t> contiguous = rotary_axes({16, 24, 24}, false), mixed = rotary_axes({24, 20, 20}, true);
-    for (int64_t i = 0; i < 64; ++i) {
-      CAPTURE(i);
-      CHECK(contiguous[i] == (i < 16 ? 0 : i < 40 ? 1 : 2));
-      CHECK(mixed[i] == (i < 60 ? i % 3 : 0));
-    }
-    // As many pairs of time as the sections name, also where the others end at different pairs.
-    CHECK(rotary_axes({6, 5, 5}, true) == std::vector<int32_t>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0});
-    CHECK(rotary_axes({5, 1, 2}, true) == std::vector<int32_t>{0, 1, 2, 0, 0, 2, 0, 0});
   }
 }
