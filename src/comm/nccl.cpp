@@ -126,9 +126,7 @@ class NcclComm : public Comm {
     ncclGetVersion(&version);
     return version;
   }
-  static std::string version_text() {
-    return concat("nccl ", version() / 10000, ".", version() / 100 % 100, ".", version() % 100);
-  }
+  static std::string version_text() { return "nccl " + nccl_library().found; }
   void check_sharing() const {
     constexpr int kShares = 23000;
     BLIPFT_USER_CHECK(version() >= kShares || !ranks_share_gpus() || world_.local_size() <= cuda_device_count(),

@@ -81,7 +81,7 @@ class Terminal {
   int64_t max_ids() const { return generation_.model().max_ids(); }
   int64_t max_instruction() const { return generation_.model().instructions.max_tokens; }
 
-  // Loads the weights, for prompts of at most so many tokens.
+  // Loads the weights, for prompts of at most `prompt` tokens and instructions of at most `instruction`.
   void load(int64_t prompt, int64_t instruction) {
     generation_.load({prompt, 1, 0, instruction});
     std::fprintf(stderr, "%s\n%s\n", generation_.text().c_str(), generation_.settings().text().c_str());

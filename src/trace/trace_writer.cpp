@@ -151,9 +151,7 @@ Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path),
       ::unlink(begun.c_str());
       throw;
     }
-    unsigned major = 0, minor = 0, release = 0;
-    io::check(H5get_libversion(&major, &minor, &release), path, "asking for the version of HDF5");
-    attributes_["hdf5"] = concat(major, ".", minor, ".", release);
+    attributes_["hdf5"] = io::hdf5_library().found;
   }
   thread_ = std::thread([this] { run(); });
 }
