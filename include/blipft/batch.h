@@ -42,6 +42,7 @@ struct StreamInputs {
                                            ///< (M-RoPE); 0: none
   bool key_lengths = false;                ///< true: reads the number of rows of each sample that are not padding
   bool label_rows = false;                 ///< true: reads the row that predicts each label
+  bool last_keys = false;                  ///< true: rows of a picture see each other; goes with pictures
   bool splits_text = false;                ///< true: reads the rows of texts as rows of their own too; positions are theirs
   std::string_view tokenizer = {};         ///< subfolder of the model's folder with its tokenizer; empty: the model's own
   explicit operator bool() const { return vocabulary > 0; }
@@ -139,6 +140,8 @@ struct StreamRows {
   Tensor sample_keys;                      ///< i64 [B], keys of the samples for dropout
   Tensor picture_of_row;                   ///< i32 [R], with pictures: the picture row that stands there; -1: a token
   Tensor row_of_picture;                   ///< i32 [N], with pictures: the row where each picture row stands; -1: nowhere
+  Tensor last_keys;                        ///< i32 [R], with pictures: the last row of its sample that each row sees, see
+                                           ///< AttentionForward; adjacent pictures are one
   Tensor pixels;                           ///< u8 [R, 3 * side^2], of patches: by colour, then by rows
   Packing packing;                         ///< of the R rows; absent if every sample has S rows
   Packing text_packing;                    ///< of the R - B * Q rows of tokens, with splits_text; absent likewise
@@ -166,7 +169,7 @@ enum class BatchField {
   pixels, sample_keys,                     ///< as in MicroBatch
   label_counts,                            ///< f32 [M], labels that are not -100
   ids, labels, lengths, positions, key_lengths, label_rows,  ///< as in StreamRows
-  picture_of_row, row_of_picture, window_starts, window_padded_rows,
+  picture_of_row, row_of_picture, last_keys, window_starts, window_padded_rows,
   starts, padded_rows, text_starts, text_padded_rows         ///< of its two packings
 };
 struct BatchPart {

@@ -52,6 +52,7 @@ void BatchLayout::add_stream(BatchStream stream) {
                 {BatchField::label_rows, in.label_rows, {predicted ? labels() : 0}},
                 {BatchField::picture_of_row, in.pictures, {all}},
                 {BatchField::row_of_picture, in.pictures, {text_.pictures.rows}},
+                {BatchField::last_keys, in.last_keys, {all}},
                 {BatchField::starts, packed, {b + 1}},
                 {BatchField::padded_rows, packed, {all}},
                 {BatchField::text_starts, packed && in.splits_text, {b + 1}},
@@ -101,7 +102,7 @@ StreamRows BatchLayout::stream(BatchStream stream, void* block, int64_t m) const
           .key_lengths = field(BatchField::key_lengths), .positions = field(BatchField::positions),
           .labels = field(BatchField::labels), .label_rows = field(BatchField::label_rows),
           .sample_keys = of(BatchField::sample_keys, block, m), .picture_of_row = field(BatchField::picture_of_row),
-          .row_of_picture = field(BatchField::row_of_picture),
+          .row_of_picture = field(BatchField::row_of_picture), .last_keys = field(BatchField::last_keys),
           .packing = {field(BatchField::starts), field(BatchField::padded_rows)},
           .text_packing = {field(BatchField::text_starts), field(BatchField::text_padded_rows)}};
 }

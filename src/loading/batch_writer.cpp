@@ -106,6 +106,21 @@ void write_pictures(const StreamRows& stream, const OrderedPictures& pictures) {
   }
 }
 
+/// Writes the last row of its sample that each row sees, given the rows of each sample: its own, or the last one of
+/// the rows of pictures that it is among.
+void write_last_keys(const StreamRows& stream, const std::vector<int64_t>& rows) {
+  if (!stream.last_keys) return;
+  const int32_t* picture_of_row = stream.picture_of_row.as<int32_t>();
+  int32_t* out = stream.last_keys.as<int32_t>();
+  for (const int64_t of_sample : rows) {
+    for (int64_t t = of_sample - 1; t >= 0; --t) {
+      const bool sees_next = t + 1 < of_sample && picture_of_row[t] >= 0 && picture_of_row[t + 1] >= 0;
+      out[t] = sees_next ? out[t + 1] : static_cast<int32_t>(t);
+    }
+    picture_of_row += of_sample, out += of_sample;
+  }
+}
+
 /// Returns `groups` numbers of rows: those of `used`, and behind them what is missing to `all`, at most `maximum` in each.
 std::vector<int64_t> with_padding_groups(std::vector<int64_t> used, int64_t groups, int64_t maximum, int64_t all) {
   int64_t left = all;
@@ -199,6 +214,7 @@ std::vector<int64_t> BatchWriter::write_stream(const BatchLayout& layout, BatchS
     for (const int64_t of_sample : rows) starts.push_back(start), start += of_sample;
     const OrderedPictures pictures = ordered_pictures(samples, starts, layout.inputs().patches);
     write_pictures(out, pictures);
+    write_last_keys(out, rows);
     if (layout.inputs().patches) write_patches(layout, pictures, block, m);
   }
   const int64_t before = inputs.splits_text ? 0 : inputs.first_rows;

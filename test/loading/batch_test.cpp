@@ -195,6 +195,21 @@ TEST_SUITE("batch") {
     CHECK_THROWS_WITH_AS(Written({inputs, 1, 3, {21, 26, 0, 0, {20}}}, {1, false}, samples), doctest::Contains("into 3 tokens"), Error);
   }
 
+  TEST_CASE("writer: the last row that each row sees, where rows of a picture see each other") {
+    const ModelInputs inputs{.text = {.vocabulary = 100, .max_tokens = 60, .pictures = true, .last_keys = true}};
+    std::vector<BatchSample> samples = {sample(9, 10, 0), sample(3, 30, 1), sample(4, 40, 2)};
+    samples[0].text.pictures = {{1, 1, 3}, {6, 1, 1}, {7, 1, 2}};  // the last two are adjacent, and the sample's last rows
+    samples[2].text.pictures = {{0, 2, 2}};
+    for (const int64_t packed : {0, 16}) {
+      Written block({inputs, 1, 3, {9, packed, 0, 0, {10}}}, {1, false}, samples);
+      const Numbers last = block(BatchField::last_keys);
+      const auto begin = last.begin() + (packed ? 12 : 18);
+      CHECK(Numbers(last.begin(), last.begin() + 12) == Numbers{0, 3, 3, 3, 4, 5, 8, 8, 8, 0, 1, 2});
+      CHECK(Numbers(begin, begin + 4) == Numbers{3, 3, 3, 3});
+      CHECK(last.size() == (packed ? 16 : 27));
+    }
+  }
+
   TEST_CASE("writer: patches of pictures, by windows and cells") {
     const ModelInputs inputs{.text = {.vocabulary = 100, .max_tokens = 60, .pictures = true},
                              .patches = {.side = 2, .merge = 2, .window = 2}};
