@@ -143,7 +143,8 @@ struct ProbabilityNumbers {
 };
 
 /// out = dropout(softmax(scale q k^T + relative + mask)) v, computed without a score matrix (Dao et al. 2022).
-/// Key j is visible to query i if j < kv_lengths[b] (if given) and, if causal, j <= i (query_tokens == kv_tokens).
+/// Key j is visible to query i if j < kv_lengths[b] (if given) and, if causal, j <= i, or j <= last_keys[i] if given
+/// (query_tokens == kv_tokens).
 /// The output of a query that sees no key is zero.
 /// Grouped-query attention (Ainslie et al. 2023): each of the kv_heads heads of k and v is shared by heads / kv_heads
 /// consecutive query heads; dk and dv are sums over these query heads.
@@ -160,9 +161,11 @@ struct AttentionForward {
   float scale = 1;
   bool causal = false;
   int64_t window = 0;           ///< causal only: the number of latest keys, its own included, that a query sees; 0: all
+  Tensor last_keys;             ///< i32 [rows of q], optional, causal only: the last key that a query sees, at least its
+                                ///< own, counted in its sample. It never decreases within a sample
   float cap = 0;                ///< a score s becomes cap tanh(s / cap) before the mask (Gemma 2); 0: no cap
   Tensor kv_lengths;            ///< i32 [batch], optional; if packed, at most the rows of the sample
-  RelativeScores relative;      ///< optional; added before the mask; not allowed with cap
+  RelativeScores relative;      ///< optional; added before the mask; not allowed with cap or last_keys
   Packing packing;              ///< optional
   Packing key_packing;          ///< optional, with packing, not causal (cross-attention between packed samples)
   const Packing& packing_of_keys() const { return key_packing ? key_packing : packing; }

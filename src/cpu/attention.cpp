@@ -39,6 +39,11 @@ void sum_tokens(const float* head, int64_t tokens, int64_t head_size, float* sum
   }
 }
 
+/// Returns the last keys of the queries of sample b.
+const int32_t* last_keys(const AttentionForward& a, int64_t b) {
+  return a.last_keys.as<const int32_t>() + (a.packing ? first_row(a.packing, b, 0) : b * a.query_tokens);
+}
+
 /// The range [first, end) of keys that a query sees.
 struct Visible {
   int64_t first, end;
@@ -48,7 +53,7 @@ struct Visible {
 Visible visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
   int64_t end = keys_of(a, b);
   if (a.kv_lengths) end = std::min<int64_t>(end, std::max(0, a.kv_lengths.as<const int32_t>()[b]));
-  if (a.causal) end = std::min(end, i + 1);
+  if (a.causal) end = std::min(end, 1 + (a.last_keys ? last_keys(a, b)[i] : i));
   return {a.window > 0 ? std::min(end, std::max<int64_t>(0, i + 1 - a.window)) : 0, end};
 }
 
@@ -82,13 +87,20 @@ void for_heads(int64_t batch, int64_t heads, F f) {
   for (int64_t bh = 0; bh < batch * heads; ++bh) f(bh / heads, bh % heads);
 }
 
-/// Throws if the packings are invalid or if the kv_lengths of a packed sample exceed its rows.
+/// Throws if the packings are invalid, if the kv_lengths of a packed sample exceed its rows, or if last_keys decrease
+/// or are outside of their sample.
 void check_numbers(const AttentionForward& a) {
   check_packing(a.packing, a.query_tokens);
   check_packing(a.key_packing, a.kv_tokens);
   for (int64_t b = 0; a.packing && a.kv_lengths && b < a.batch; ++b)
     BLIPFT_CHECK(a.kv_lengths.as<const int32_t>()[b] <= keys_of(a, b), "packed sample ", b, " has kv_lengths ",
                  a.kv_lengths.as<const int32_t>()[b], ", but ", keys_of(a, b), " rows");
+  for (int64_t b = 0; a.last_keys && b < a.batch; ++b)
+    for (int64_t i = 0, rows = queries_of(a, b); i < rows; ++i) {
+      const int64_t last = last_keys(a, b)[i], before = i > 0 ? last_keys(a, b)[i - 1] : 0;
+      BLIPFT_CHECK(last >= i && last < rows && last >= before, "last_keys of query ", i, " of ", rows, " is ", last,
+                   ", and of the query before it ", before);
+    }
 }
 
 /// Returns the head of keys and values that query head h uses.

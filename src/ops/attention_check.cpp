@@ -48,6 +48,11 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   check.require(!args.causal || args.query_tokens == args.kv_tokens, "causal needs query_tokens == kv_tokens");
   check.require(args.window >= 0 && (args.window == 0 || args.causal), "a window is positive, and of causal attention");
   check.require(args.cap >= 0, "cap is negative");
+  if (args.last_keys) {
+    check.vector(args.last_keys, "last_keys", DType::i32,
+                 args.packing ? args.packing.padded_rows.numel() : args.batch * args.query_tokens);
+    check.require(args.causal && !args.relative, "last_keys are for causal attention without relative positions");
+  }
   if (args.kv_lengths) check.vector(args.kv_lengths, "kv_lengths", DType::i32, args.batch);
   check.packing(args.packing, args.batch, args.query_tokens, args.packing.padded_rows.numel());
   check.packing(args.key_packing, args.batch, args.kv_tokens, args.key_packing.padded_rows.numel());

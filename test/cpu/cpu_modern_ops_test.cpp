@@ -103,6 +103,7 @@ Vec gated(GateActivation activation, const Vec& gate_up, size_t inner) {
 struct Scores {
   int64_t tokens, d, window, keys;
   double scale, cap;
+  Vec last_keys{};       ///< empty: causal
 };
 
 Vec attention(const Scores& a, const Vec& q, const Vec& k, const Vec& v) {
@@ -110,7 +111,8 @@ Vec attention(const Scores& a, const Vec& q, const Vec& k, const Vec& v) {
   for (int64_t i = 0; i < a.tokens; ++i) {
     Vec p(static_cast<size_t>(a.tokens));
     double total = 0;
-    for (int64_t j = 0; j <= i && j < a.keys; ++j) {
+    const auto last = a.last_keys.empty() ? i : static_cast<int64_t>(at(a.last_keys, i));
+    for (int64_t j = 0; j <= last && j < a.keys; ++j) {
       if (a.window > 0 && j <= i - a.window) continue;
       double score = 0;
       for (int64_t c = 0; c < a.d; ++c) score += a.scale * at(q, i * a.d + c) * at(k, j * a.d + c);
@@ -136,6 +138,7 @@ void check_attention(DType t, const Scores& a) {
   f.q = heads(q), f.k = heads(k), f.v = heads(v), f.out = heads(out);
   f.lse = c.scratch("lse", kF32, {1, 1, a.tokens});
   if (a.keys < a.tokens) f.kv_lengths = c.values("kv_lengths", DType::i32, {static_cast<double>(a.keys)});
+  if (!a.last_keys.empty()) f.last_keys = c.values("last_keys", DType::i32, a.last_keys);
   AttentionBackward b{.forward = f, .dout = heads(dout), .dq = heads(dq), .dk = heads(dk), .dv = heads(dv),
                       .delta = c.scratch("delta", kF32, {1, 1, a.tokens})};
   c.run([&](Ops& ops, Stream s) {
@@ -297,6 +300,14 @@ TEST_SUITE("cpu_ops") {
           for (int64_t keys : {12, 5}) check_attention(t, {12, 6, window, keys, 0.5, cap});
   }
 
+  TEST_CASE("attention among rows of pictures in both directions, in a window, with keys that are padding") {
+    for (DType t : {kF32, kBf16})
+      for (int64_t window : {0, 1, 3, 12})
+        for (int64_t keys : {12, 9})
+          for (const Vec& last_keys : {Vec{4, 4, 4, 4, 4, 5, 6, 10, 10, 10, 10, 11}, Vec(12, 11), Vec{0, 3, 3, 3, 7, 7, 7, 7, 8, 9, 11, 11}})
+            check_attention(t, {12, 6, window, keys, 0.5, 0, last_keys});
+  }
+
   TEST_CASE("attention with relative positions, of packed samples, of keys packed by themselves") {
     for (DType t : {kF32, kBf16}) {
       check_relative(t, {});
@@ -429,7 +440,13 @@ TEST_SUITE("cpu_ops") {
     CHECK_NOTHROW(ops->attention_forward(f, s));
     f.causal = false;
     CHECK_THROWS_WITH_AS(ops->attention_forward(f, s), doctest::Contains("window"), Error);
-    f.window = 0, f.cap = -1;
+    f.window = 0, f.last_keys = tensor(DType::i32, {4});
+    CHECK_THROWS_WITH_AS(ops->attention_forward(f, s), doctest::Contains("last_keys"), Error);
+    f.causal = true;
+    CHECK_NOTHROW(ops->attention_forward(f, s));
+    f.last_keys = tensor(DType::i32, {3});
+    CHECK_THROWS_WITH_AS(ops->attention_forward(f, s), doctest::Contains("last_keys"), Error);
+    f.last_keys = {}, f.cap = -1;
     CHECK_THROWS_WITH_AS(ops->attention_forward(f, s), doctest::Contains("cap"), Error);
     Rotary r{.x = x, .head_size = 8, .rotated = 6, .positions = tensor(DType::i32, {4})};
     CHECK_NOTHROW(ops->rotary(r, s));

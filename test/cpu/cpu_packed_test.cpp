@@ -106,6 +106,11 @@ Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool
   for (size_t b = 0; b < kRows.size(); ++b)
     visible.push_back(static_cast<double>(lengths && b % 2 == 0 ? kRows[b] - kRows[b] / 3 : kRows[b]));
   if (lengths || !packed) f.kv_lengths = c.values("kv_lengths", DType::i32, visible);
+  Vec last_keys;                           // pictures of three rows
+  for (const int64_t rows : kRows)
+    for (int64_t t = 0; t < (packed ? rows : kMax); ++t)
+      last_keys.push_back(static_cast<double>(t < rows ? std::min(rows - 1, t / 3 * 3 + 2) : t));
+  if (causal && lengths) f.last_keys = c.values("last_keys", DType::i32, last_keys);
   AttentionBackward b;
   b.forward = f;
   // The gradient of rows that do not exist is 0.

@@ -24,6 +24,7 @@ struct Attend {
   int64_t behind = -1, ahead = 0;          // relative positions; -1: none
   bool texts = false;                      // dropout's elements have numbers that do not depend on padding
   std::vector<int64_t> key_rows{};         // packed by themselves: of each sample, kv_tokens at most
+  int64_t pictures = 0;                    // rows of the longest picture, whose rows see each other; 0: none
 
   std::vector<int64_t> packed_rows() const {
     return rows.empty() ? uneven_rows(batch, empty ? 0 : 1, query_tokens) : rows;
@@ -38,6 +39,19 @@ inline std::vector<double> visible_keys(const Attend& v, const std::vector<int64
     lengths.push_back(static_cast<double>(v.empty && b == 0 ? 0 : v.packed && b % 2 ? all : fewer));
   }
   return lengths;
+}
+
+/// AttentionForward::last_keys: pictures of 1 to v.pictures rows between texts of 0 to 3 rows.
+inline std::vector<double> last_keys(const Attend& v, const std::vector<int64_t>& samples) {
+  std::vector<double> last;
+  int64_t pictures = 0;
+  for (const int64_t rows : samples)
+    for (int64_t t = 0; t < rows;) {
+      for (int64_t text = pictures % 4; text > 0 && t < rows; --text) last.push_back(static_cast<double>(t++));
+      const int64_t end = std::min(rows, t + 1 + (++pictures * 7 + v.pictures - 8) % v.pictures);
+      for (; t < end; ++t) last.push_back(static_cast<double>(end - 1));
+    }
+  return last;
 }
 
 /// One relative position for all pairs: softmax does not see it, and its gradient, the sum of all scores' gradients, cancels
@@ -57,7 +71,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
                          v.rows.empty() ? "" : concat(" rows ", total_rows(v.rows)),
                          v.window ? concat(" window ", v.window) : "", v.cap > 0 ? concat(" cap ", v.cap) : "",
                          v.behind >= 0 ? concat(" relative ", v.behind, " ", v.ahead) : "",
-                         v.texts ? " texts" : "",
+                         v.texts ? " texts" : "", v.pictures ? concat(" pictures ", v.pictures) : "",
                          v.key_rows.empty() ? "" : concat(" keys ", total_rows(v.key_rows))), t,
                              false,
                    [=](OpContext& c) {
@@ -87,6 +101,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
     else f.lse = v.packed ? c.inout("lse", kF32, lse_shape) : c.output("lse", kF32, lse_shape);
     const std::vector<int64_t> keys =
         own_keys ? v.key_rows : v.packed ? packed : std::vector<int64_t>(static_cast<size_t>(v.batch), v.kv_tokens);
+    if (v.pictures) f.last_keys = c.values("last_keys", DType::i32, last_keys(v, keys));
     if (v.lengths) f.kv_lengths = c.values("kv_lengths", DType::i32, visible_keys(v, keys));
     if (v.dropout > 0) f.dropout = make_dropout(c, v.dropout, v.batch, v.query_tokens);
     if (v.texts) f.numbers = ProbabilityNumbers::independent_of_padding(v.heads);

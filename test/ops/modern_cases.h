@@ -158,6 +158,21 @@ inline void add_modern_attentions(Cases& cases, DType t) {
   add_attention(cases, t, cross);
 }
 
+/// Rows of pictures that see each other in both directions: shorter and longer than tiles and windows.
+inline void add_picture_attentions(Cases& cases, DType t) {
+  int rotate = 0;
+  for (int64_t d : {6, 64, 72, 128, 200, 256})
+    for (int64_t tokens : {1, 33, 129, 300})
+      for (int64_t window : {int64_t{0}, 1 + tokens / 3}) {
+        Attend v{3, 4, d, tokens, tokens, true};
+        v.pictures = std::vector<int64_t>{5, 31, 64, 256}[static_cast<size_t>(rotate % 4)], v.window = window;
+        v.lengths = rotate % 3 == 0, v.bias = rotate % 5 == 1 ? 2 : 0, v.packed = rotate / 2 % 2 == 0;
+        v.kv_heads = rotate % 5 < 2 ? 0 : 2, v.cap = rotate % 7 == 3 ? 3.0f : 0.0f, v.dropout = rotate % 7 == 5 ? 0.25f : 0.0f;
+        ++rotate;
+        add_attention(cases, t, v);
+      }
+}
+
 /// Relative positions, keys that are packed by themselves, and dropout over packed samples.
 inline void add_t5_attentions(Cases& cases, DType t) {
   int rotate = 0;
@@ -324,6 +339,7 @@ inline void add_modern_ops(Cases& cases, DType t) {
       {4, 64, 32}})
     add_partial_rotary(cases, t, heads, size, part);
   add_modern_attentions(cases, t);
+  add_picture_attentions(cases, t);
   add_t5_attentions(cases, t);
   if (t == kBf16) add_score_attentions(cases);
   for (auto [distances, heads] : {std::pair<int64_t, int64_t>{1, 1}, {16, 6}, {32, 64}, {128, 3}})

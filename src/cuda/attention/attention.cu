@@ -26,8 +26,9 @@
 //                                not, grouped or not, with dropout or not
 //   general.cu                   f32 (with TF32 too, if heads are not 16-byte aligned), and bf16 heads that are not
 //                                8-byte aligned
-//   general_extra.cu             like general.cu, with windows, caps, relative positions or separately packed keys, and
-//                                for heads of up to 256
+//   general_extra.cu             like general.cu, with windows, caps, relative positions or separately packed keys,
+//                                for heads of up to 256, and for AttentionForward::last_keys, which no other kernel
+//                                supports
 // Windows (AttentionForward::window) that exclude keys are supported by the streaming kernel of forward.cu, by
 // backward_long.cu, by the score_ kernels, and, in f32, by general_extra.cu. Like forward.cu and backward_long.cu, the
 // score_ kernels do not combine dropout with grouped queries; they also support no dropout for heads of more than 128,
@@ -118,6 +119,7 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   p.behind = static_cast<int>(a.relative.behind);
   p.ahead = static_cast<int>(a.relative.ahead);
   p.key_starts = a.key_packing.starts.as<const int32_t>();
+  p.last_keys = a.last_keys.as<const int32_t>();
   p.wgmma = context.wgmma;
   p.shared_bytes = context.shared_bytes;
   return p;
@@ -155,6 +157,10 @@ constexpr int kMaxOnePassRows = 96;
 
 /// Enqueues backward; returns true if the kernel wrote p.dbias_partials.
 bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
+  if (p.last_keys) {
+    attention::general_backward(p, dtype == DType::bf16, context.stream);
+    return false;
+  }
   const auto views = {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv};
   if (fits_tf32(p, dtype, views, context) && attention::tf32_backward(p, context.stream)) return false;
   const bool fits = fits_mma(p, dtype, views), mma = fits && !needs_scores(p);
@@ -180,6 +186,7 @@ bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
 void launch_attention_forward(const AttentionForward& args, const LaunchContext& context) {
   Params p = make_params(args, context);
   if (p.batch == 0) return;
+  if (p.last_keys) return attention::general_forward(p, args.dtype == DType::bf16, context.stream);
   const auto views = {p.q, p.k, p.v, p.out};
   if (fits_tf32(p, args.dtype, views, context) && attention::tf32_forward(p, context.stream)) return;
   const bool fits = fits_mma(p, args.dtype, views), mma = fits && !needs_scores(p);

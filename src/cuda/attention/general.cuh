@@ -6,10 +6,10 @@
 
 namespace blipft::attention {
 
-/// True if windows, caps, large heads, relative positions or separately packed keys require the kernels of
+/// True if windows, last_keys, caps, large heads, relative positions or separately packed keys require the kernels of
 /// general_extra.cu.
 inline bool needs_extra(const Params& p) {
-  return p.window > 0 || changes_scores(p);
+  return p.window > 0 || p.last_keys || changes_scores(p);
 }
 void extra_forward(const PackedParams& p, bool bf16, cudaStream_t stream);
 /// Must run after row_deltas().

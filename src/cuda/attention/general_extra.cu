@@ -1,5 +1,5 @@
-// Attention with windows, capped scores, and heads of up to 256, in plain f32 arithmetic on CUDA cores. It works like
-// general.cu, with tiles of 32 queries and 32 keys, except that
+// Attention with windows, rows of pictures that see each other, capped scores, and heads of up to 256, in plain f32
+// arithmetic on CUDA cores. It works like general.cu, with tiles of 32 queries and 32 keys, except that
 //   - tiles outside of the window are skipped, forward and backward;
 //   - a head's columns are processed in one or two chunks, so that tiles fit into 99 KB of shared memory: a block keeps
 //     the chunks of its own side there and loads those of the other side through one tile, again for each product.
@@ -62,23 +62,29 @@ __device__ __forceinline__ float capped(const ExtraParams& p, float product) {
 __device__ __forceinline__ float cap_slope(const ExtraParams& p, float score) {
   return p.cap > 0 ? 1.0f - (score / p.cap) * (score / p.cap) : 1.0f;
 }
-__device__ __forceinline__ bool sees(const ExtraParams& p, int query, int key, int kv_length) {
-  return key < kv_length && !(p.causal && key > query) && (p.window == 0 || key > query - p.window);
+template <class Args>
+__device__ __forceinline__ bool sees(const Args& p, int b, int query, int key, int kv_length) {
+  return key < kv_length && !(p.causal && key > p.last_key(b, query)) && (p.window == 0 || key > query - p.window);
+}
+/// Returns one past the last key that the queries of the tile from q0 on see.
+template <class Args>
+__device__ __forceinline__ int key_end_of(const Args& p, int b, int q0, int kv_length) {
+  return p.causal ? min(kv_length, p.last_key(b, q0 + kTile - 1) + 1) : kv_length;
 }
 /// Returns the start of the tile that contains the first key that queries from `query` on see.
 __device__ __forceinline__ int first_key(const ExtraParams& p, int query) {
   return p.window > 0 ? max(0, query + 1 - p.window) / kTile * kTile : 0;
 }
 
-template <class T, int Groups, int Chunks>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const ExtraParams p) {
+template <class T, int Groups, int Chunks, class Args>
+__global__ void __launch_bounds__(kThreads) forward_kernel(const Args p) {
   extern __shared__ float shared[];
   float *q = shared, *other = q + Chunks * kTileFloats<Groups>, *scores = other + kTileFloats<Groups>;  // [32][33]
   const int q0 = blockIdx.x * kTile, h = blockIdx.y, b = blockIdx.z;
   const int tid = threadIdx.x, ty = tid / 16, tx = tid % 16, r = tid / 8, c = tid % 8;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   if (q0 >= queries) return;
-  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
+  const int key_end = key_end_of(p, b, q0, kv_length), kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
   const T* keys = key_head_of<const T>(p, p.k, b, kv_head);
   const T* values = key_head_of<const T>(p, p.v, b, kv_head);
@@ -96,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ExtraParams p) 
       for (int j = 0; j < 2; ++j) {
         const int query = q0 + ty + 16 * i, key = k0 + tx + 16 * j;
         scores[(ty + 16 * i) * kScorePitch + tx + 16 * j] =
-            sees(p, query, key, kv_length) ? capped(p, s[i][j]) + p.relative_score(h, query, key) : -INFINITY;
+            sees(p, b, query, key, kv_length) ? capped(p, s[i][j]) + p.relative_score(h, query, key) : -INFINITY;
       }
     __syncthreads();
     const float shrink = take_scores(scores, row_max, row_sum, p, mask, h, q0, k0, r, c);
@@ -122,8 +128,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ExtraParams p) 
 
 /// Like score_gradients() of general.cu, but with given products s = q k^T and dp = dO V^T; the gradients of the scores
 /// are multiplied by `scale`.
-template <bool Transposed>
-__device__ void score_gradients(const ExtraParams& p, const DropoutMask& mask, int b, int h, int q0, int k0,
+template <bool Transposed, class Args>
+__device__ void score_gradients(const Args& p, const DropoutMask& mask, int b, int h, int q0, int k0,
                                 int queries, int kv_length, const float (&s)[2][2], const float (&dp)[2][2],
                                 float scale, float* probabilities, float* gradients) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
@@ -136,7 +142,7 @@ __device__ void score_gradients(const ExtraParams& p, const DropoutMask& mask, i
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int key = k0 + tx + 16 * j;
-      const bool visible = lse != -INFINITY && sees(p, query, key, kv_length);
+      const bool visible = lse != -INFINITY && sees(p, b, query, key, kv_length);
       const float score = capped(p, s[i][j]);
       const float e = visible ? expf(score + p.relative_score(h, query, key) - lse) : 0.0f;
       const float factor = !p.dropout ? 1.0f : (mask.keep(element_row(p, h, query) + key) ? p.keep_scale : 0.0f);
@@ -148,8 +154,8 @@ __device__ void score_gradients(const ExtraParams& p, const DropoutMask& mask, i
   }
 }
 
-template <class T, int Groups, int Chunks>
-__global__ void __launch_bounds__(kThreads) dq_kernel(const ExtraParams p) {
+template <class T, int Groups, int Chunks, class Args>
+__global__ void __launch_bounds__(kThreads) dq_kernel(const Args p) {
   extern __shared__ float shared[];
   constexpr int kSize = kTileFloats<Groups>;
   float *q = shared, *dout = q + Chunks * kSize, *other = dout + Chunks * kSize, *gradients = other + kSize;
@@ -157,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const ExtraParams p) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, r = threadIdx.x / 8, c = threadIdx.x % 8;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   if (q0 >= queries) return;
-  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
+  const int key_end = key_end_of(p, b, q0, kv_length), kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
   const T* keys = key_head_of<const T>(p, p.k, b, kv_head);
   const T* values = key_head_of<const T>(p, p.v, b, kv_head);
@@ -181,8 +187,8 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const ExtraParams p) {
     store_all<T, Groups, Chunks>(head_of<T>(p, p.dq, b, h) + (q0 + r) * p.dq.row_stride, dq, 1.0f, c, p.head_size);
 }
 
-template <class T, int Groups, int Chunks>
-__global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const ExtraParams p) {
+template <class T, int Groups, int Chunks, class Args>
+__global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
   extern __shared__ float shared[];
   constexpr int kSize = kTileFloats<Groups>;
   float *k = shared, *v = k + Chunks * kSize, *other = v + Chunks * kSize;
@@ -200,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const ExtraParams p) {
   for (int h = kv_head * p.heads_per_kv(); h < (kv_head + 1) * p.heads_per_kv(); ++h) {
     const T* q = head_of<const T>(p, p.q, b, h);
     const T* dout = head_of<const T>(p, p.dout, b, h);
-    for (int q0 = p.causal ? k0 : 0; q0 < query_end; q0 += kTile) {
+    for (int q0 = p.causal ? p.first_query(b, k0, kTile) : 0; q0 < query_end; q0 += kTile) {
       float s[2][2] = {}, dp[2][2] = {};
       with_chunks<T, Groups, Chunks>(other, q, p.q.row_stride, q0, queries, p.head_size, [&](int chunk) {
         add_dots<Groups>(s, other, k + chunk * kSize, ty, tx);
@@ -260,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 1) relative_kernel(const ExtraParams
     const int b = tile / tiles, q0 = tile % tiles * kTile, queries = p.queries(b), kv_length = p.kv_length(b);
     if (q0 >= queries) continue;
     const DropoutMask mask(p, b);
-    const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
+    const int key_end = key_end_of(p, b, q0, kv_length);
     const T* keys = key_head_of<const T>(p, p.k, b, kv_head);
     const T* values = key_head_of<const T>(p, p.v, b, kv_head);
     __syncthreads();
@@ -284,8 +290,8 @@ __global__ void __launch_bounds__(kThreads, 1) relative_kernel(const ExtraParams
   for (int c = threadIdx.x; c < columns; c += kThreads) out[c] = sums[c];
 }
 
-template <class Kernel>
-void launch(Kernel* kernel, const ExtraParams& p, int tokens, int heads, int tile_floats, int tiles, int score_tiles,
+template <class Args>
+void launch(void (*kernel)(Args), const Args& p, int tokens, int heads, int tile_floats, int tiles, int score_tiles,
             cudaStream_t stream) {
   const int bytes = 4 * (tiles * tile_floats + score_tiles * kTile * kScorePitch);
   allow_shared_memory(kernel, bytes);
@@ -305,20 +311,20 @@ void with_sizes(const ExtraParams& p, const Run& run) {
   else run(std::integral_constant<int, 4>(), two);
 }
 
-template <class T>
-void forward_any(const ExtraParams& p, cudaStream_t stream) {
+template <class T, class Args>
+void forward_any(const Args& p, cudaStream_t stream) {
   with_sizes(p, [&](auto groups, auto chunks) {
     constexpr int G = decltype(groups)::value, C = decltype(chunks)::value;
-    launch(&forward_kernel<T, G, C>, p, p.query_tokens, p.heads, kTileFloats<G>, C + 1, 1, stream);
+    launch(&forward_kernel<T, G, C, Args>, p, p.query_tokens, p.heads, kTileFloats<G>, C + 1, 1, stream);
   });
 }
 
-template <class T>
-void backward_any(const ExtraParams& p, cudaStream_t stream) {
+template <class T, class Args>
+void backward_any(const Args& p, cudaStream_t stream) {
   with_sizes(p, [&](auto groups, auto chunks) {
     constexpr int G = decltype(groups)::value, C = decltype(chunks)::value;
-    launch(&dkv_kernel<T, G, C>, p, p.kv_tokens, p.kv_heads, kTileFloats<G>, 2 * C + 1, 2, stream);
-    launch(&dq_kernel<T, G, C>, p, p.query_tokens, p.heads, kTileFloats<G>, 2 * C + 1, 1, stream);
+    launch(&dkv_kernel<T, G, C, Args>, p, p.kv_tokens, p.kv_heads, kTileFloats<G>, 2 * C + 1, 2, stream);
+    launch(&dq_kernel<T, G, C, Args>, p, p.query_tokens, p.heads, kTileFloats<G>, 2 * C + 1, 1, stream);
   });
 }
 
@@ -334,16 +340,25 @@ void relative_any(const ExtraParams& p, float* partials, int splits, cudaStream_
   });
 }
 
+/// Calls run(params) with the type that the masks need.
+template <class Run>
+void with_masks(const PackedParams& packed, const Run& run) {
+  const ExtraParams p{packed};
+  packed.last_keys ? run(LastKeyParams{p}) : run(p);
+}
+
 }  // namespace
 
 void extra_forward(const PackedParams& packed, bool is_bf16, cudaStream_t stream) {
-  const ExtraParams p{packed};
-  is_bf16 ? forward_any<__nv_bfloat16>(p, stream) : forward_any<float>(p, stream);
+  with_masks(packed, [&](const auto& p) {
+    is_bf16 ? forward_any<__nv_bfloat16>(p, stream) : forward_any<float>(p, stream);
+  });
 }
 
 void extra_backward(const PackedParams& packed, bool is_bf16, cudaStream_t stream) {
-  const ExtraParams p{packed};
-  is_bf16 ? backward_any<__nv_bfloat16>(p, stream) : backward_any<float>(p, stream);
+  with_masks(packed, [&](const auto& p) {
+    is_bf16 ? backward_any<__nv_bfloat16>(p, stream) : backward_any<float>(p, stream);
+  });
 }
 
 void relative_gradient(const Params& params, bool is_bf16, float* partials, int splits, cudaStream_t stream) {

@@ -54,6 +54,7 @@ struct Params {
   const float* relative;            // [heads, behind + 1 + ahead] or null: RelativeScores
   int behind, ahead;
   const int32_t* key_starts;        // [batch + 1] or null: AttentionForward::key_packing; kernels use ExtraParams
+  const int32_t* last_keys;         // [rows] or null: AttentionForward::last_keys; kernels use LastKeyParams
 
   /// True if kernels need PackedParams.
   bool packed_or_grouped() const { return starts || group > 1; }
@@ -114,10 +115,29 @@ struct ExtraParams : PackedParams {
   __device__ __forceinline__ int64_t first_key(const View& view, int b) const {
     return key_starts ? key_starts[b] * view.row_stride : first(view, b);
   }
+  /// Returns the last key that a query of sample b sees, if attention is causal.
+  __device__ __forceinline__ int last_key(int, int query) const { return query; }
+  /// Returns a multiple of `tile`, at most `key`, from which on queries of sample b see the key.
+  __device__ __forceinline__ int first_query(int, int key, int) const { return key; }
   /// Returns the bias of a score.
   __device__ __forceinline__ float relative_score(int h, int query, int key) const {
     if (!relative) return 0.0f;
     return relative[static_cast<int64_t>(h) * (behind + 1 + ahead) + min(max(key - query, -behind), ahead) + behind];
+  }
+};
+
+/// Params of the kernels that support rows of pictures that see each other.
+struct LastKeyParams : ExtraParams {
+  __device__ __forceinline__ const int32_t* last_keys_of(int b) const {
+    return last_keys + (starts ? starts[b] : b * query_tokens);
+  }
+  __device__ __forceinline__ int last_key(int b, int query) const {
+    return last_keys_of(b)[min(query, queries(b) - 1)];
+  }
+  __device__ __forceinline__ int first_query(int b, int key, int tile) const {
+    int first = key;
+    while (first > 0 && last_keys_of(b)[first - 1] >= key) first -= tile;
+    return first;
   }
 };
 
@@ -228,7 +248,7 @@ inline bool changes_scores(const Params& p) { return p.cap > 0 || p.relative || 
 
 // Launchers of the kernel families; each returns false if it does not support the arguments. Arguments for which
 // changes_scores() is true are supported only by the general and mma_score kernels; windows by these and the two
-// functions below whose names say so.
+// functions below whose names say so; last_keys only by the general kernels.
 void general_forward(const Params&, bool bf16, cudaStream_t);
 /// Writes to partials [splits, heads, behind + 1 + ahead] the sums of the scores' gradient for each offset between key
 /// and query, split into `splits` parts. Must run after general_backward(), which computes the row sums.

@@ -35,7 +35,7 @@ AttentionForward Attention::arguments(const StepContext& context, const LayerCal
   args.v = cross_ ? Heads::in(saved.kv, kv, keys) : Heads::in(saved.qkv, q + kv, t);
   args.kv_lengths = cross_ ? call.memory_lengths : call.kv_lengths;
   if (cross_) args.key_packing = call.memory_packing;
-  else args.relative = call.relative;
+  else args.relative = call.relative, args.last_keys = call.last_keys;
   if (shape_.dropout) args.dropout = shape_.dropout.of(context, call);
   args.dropout.packing = {};               // probabilities are numbered by sample, even if samples are packed
   if (args.dropout && shape_.texts) args.numbers = ProbabilityNumbers::independent_of_padding(shape_.heads);

@@ -25,6 +25,7 @@ struct LayerCall {
   Tensor sample_keys;                      ///< i64 [B], keys of samples for dropout
   Tensor kv_lengths;                       ///< i32 [B], optional: rows of a sample that are not padding
   Tensor positions;                        ///< i32 [axes, M], if attention is rotary
+  Tensor last_keys;                        ///< i32 [M], optional, for causal self attention: see AttentionForward
   Packing packing;                         ///< optional
   Packing rest_packing;                    ///< with it: for the rows of each sample after a RowRange from 0 on
   Tensor memory;                           ///< [B * P, E], for cross attention; packed: its rows
@@ -42,7 +43,7 @@ struct LayerCall {
 /// Returns the call of a stack whose rows are those of a stream.
 inline LayerCall call_of(const StreamRows& rows) {
   return {.batch = rows.samples, .tokens = rows.max_rows, .sample_keys = rows.sample_keys, .kv_lengths = rows.key_lengths,
-          .positions = rows.positions, .packing = rows.packing, .rest_packing = rows.text_packing};
+          .positions = rows.positions, .last_keys = rows.last_keys, .packing = rows.packing, .rest_packing = rows.text_packing};
 }
 
 /// A dropout of a stack's rows: its probability, its number in the model, and a factor for all values.
