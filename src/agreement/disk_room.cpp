@@ -18,12 +18,13 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Disk {
-  std::string folder;                      // one that is on it
+  std::string folder;                      // a folder on this disk, for messages
   int64_t free = 0, needed = 0, all = 0;
   std::string list;                        // "model 14.00 GiB, trace 1.00 GiB"
 };
 
-// The device of the folder, or of the nearest around it that is there, whose path `found` becomes.
+// Returns the device number of `folder`, or of its nearest existing parent folder. `found` becomes the path of that
+// folder.
 dev_t device_of(const std::string& folder, std::string& found) {
   std::error_code error;
   fs::path path = fs::absolute(folder, error);

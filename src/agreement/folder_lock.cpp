@@ -66,7 +66,7 @@ std::optional<std::string> read_lock(const std::string& path) {
                     "known whether another run works in this folder");
   std::string text(kMaxText, '\0');
   const ssize_t bytes = ::read(file.get(), text.data(), text.size());
-  if (bytes < 0 && errno == ESTALE) return std::nullopt;  // a network file system's word for gone
+  if (bytes < 0 && errno == ESTALE) return std::nullopt;  // a network file system reports a removed file so
   BLIPFT_USER_CHECK(bytes >= 0, path, ": cannot be read: ", io::errno_text());
   text.resize(static_cast<size_t>(bytes));
   return text;
@@ -79,14 +79,14 @@ std::string create_advice(int problem) {
   return "choose a folder that you may write to (output.path, checkpoint.path)";
 }
 
-// False where the file is there already.
+// Creates the lock file. Returns false if it exists already.
 bool create_lock(const std::string& path, const std::string& text) {
   const io::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (file.get() < 0 && errno == EEXIST) return false;
   BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", io::errno_text(), "; ", create_advice(errno));
   try {
     io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
-    io::sync_file(file, path);             // an empty lock would tell nothing after a crash of the machine
+    io::sync_file(file, path);             // otherwise the lock could be empty after a crash of the machine
   } catch (...) {
     ::unlink(path.c_str());
     throw;
@@ -115,8 +115,8 @@ std::string described(const LockOwner& owner) {
                          "folder"));
 }
 
-// Takes away a lock that a dead process left behind. Two runs may both have read it: only the one whose rename found
-// that very file removes it; what else it has found is put back.
+// Removes a lock that a dead process left behind. Another run may have read the same lock and may have replaced it by
+// its own in the meantime. So the file is renamed first; if it then has another text than `text`, it is put back.
 void take_away(const std::string& path, const std::string& text) {
   const std::string aside = concat(path, ".", host_name(), ".", getpid());
   if (::rename(path.c_str(), aside.c_str()) != 0) {
@@ -162,16 +162,16 @@ LockOwner LockOwner::parse(const std::string& text) {
 
 LockOwner::State LockOwner::state() const {
   const LockOwner me = self();
-  // A job is requeued when its processes are gone, wherever they ran.
+  // A batch job is only requeued after its processes have ended, on whatever machine they ran.
   if (!job.empty() && job == me.job && whole_number(me.job_restarts).value_or(0) > whole_number(job_restarts).value_or(0))
     return State::dead;
-  if (host == me.host && !boot.empty() && boot != me.boot) return State::dead;  // it was rebooted since
+  if (host == me.host && !boot.empty() && boot != me.boot) return State::dead;  // the machine was rebooted since
   if (host != me.host || boot.empty() || pid_namespace != me.pid_namespace) return State::unknown;
   const std::optional<int64_t> process = whole_number(pid);
   if (!process || *process <= 0 || *process > INT_MAX) return State::unknown;
   if (::kill(static_cast<pid_t>(*process), 0) != 0 && errno == ESRCH) return State::dead;
   const ProcessStat stat = process_stat(*process);
-  if (stat.start.empty()) return State::lives;  // somebody else's, who does not show it
+  if (stat.start.empty()) return State::lives;  // a process of another user, whose details are hidden
   if (stat.ended() || stat.start != process_start) return State::dead;
   const bool lost = Launcher{.pid = whole_number(launcher).value_or(0), .start = launcher_start, .name = ""}.gone();
   return lost ? State::orphaned : State::lives;
@@ -187,8 +187,8 @@ FolderLock FolderLock::take(const std::string& folder, double wait_seconds) {
   for (int i = 0; i < kTries; ++i) {
     if (create_lock(path, lock.text_)) return lock;
     const std::optional<std::string> found = read_lock(path);
-    if (!found) continue;                  // gone since
-    if (*found == "" && i + 1 < kTries) {  // it is being written
+    if (!found) continue;                  // it was removed in the meantime
+    if (*found == "" && i + 1 < kTries) {  // its owner is writing it
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
     }
@@ -212,7 +212,7 @@ bool FolderLock::is_there() const {
   constexpr int kTries = 100;              // 10 s
   for (int i = 0; i < kTries; ++i) {
     if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    if (i % 10 == 1) {                     // a file made here has a network file system look at the folder anew
+    if (i % 10 == 1) {                     // a new file makes a network file system read the folder again
       const std::string look = concat(path_, ".look.", host_name(), ".", getpid());
       const io::FileDescriptor file(::open(look.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
       ::unlink(look.c_str());
@@ -225,7 +225,7 @@ bool FolderLock::is_there() const {
 bool FolderLock::is_held() const {
   try {
     return read_lock(path_) == text_;
-  } catch (const std::exception&) {        // it cannot be read: nothing is proven
+  } catch (const std::exception&) {        // the file cannot be read, so it is not known to be this lock
     return false;
   }
 }

@@ -28,7 +28,7 @@ constexpr const char* kSaved[] = {"model", "adapter"};
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
-// With a slash behind it, a link's name would be what it leads to.
+// Removes a final slash: a link's name with a final slash would mean the target of the link.
 fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
 bool is_link(const std::string& path) {
@@ -43,7 +43,7 @@ std::string names_text(const std::vector<std::string>& names) {
   return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " more") : text;
 }
 
-// Rank 0's texts, which have no NUL, on all ranks.
+// Returns the texts of rank 0 on all ranks. The texts contain no NUL.
 std::vector<std::string> texts_of_first_rank(const World& world, const std::vector<std::string>& texts) {
   std::string joined;
   for (const std::string& text : texts) joined.append(text).push_back('\0');
@@ -53,7 +53,7 @@ std::vector<std::string> texts_of_first_rank(const World& world, const std::vect
   return all;
 }
 
-// The folders of models and adapters in `folder`: model, model-2, ..., adapter, ...
+// Returns the names of saved models and adapters in `folder`: model, model-2, ..., adapter, ...
 std::vector<std::string> saved_names(const std::string& folder) {
   std::vector<std::string> names;
   for (const char* name : kSaved)
@@ -74,7 +74,7 @@ std::vector<std::string> removed_models(const RunSettings& config) {
   return folders;
 }
 
-// One spelling of a folder, whether it is there or not.
+// Returns the absolute path of a folder without links and final slash. The folder need not exist.
 fs::path resolved(const fs::path& folder) {
   std::error_code error;
   const fs::path path = fs::weakly_canonical(fs::absolute(folder, error), error);
@@ -240,7 +240,7 @@ void check_names_free(const RunSettings& config, int64_t first_step, int64_t ste
   }
 }
 
-// An own checkpoint that holds something else too is taken away as far as it is own.
+// Removes the checkpoints that blipft wrote. Foreign files in such a folder are kept.
 void remove_checkpoints(const std::string& folder) {
   if (is_link(folder)) return;
   for (const io::NamedCheckpoint& one : io::named_checkpoints(folder))
@@ -276,15 +276,15 @@ std::function<void()> OutputFolder::release() const {
   return [held = held_] { held.release(); };
 }
 
-// Several ranks may do this at once, and one that has ended takes the run with it. So the lock goes last: as long as it is
-// there, each rank removes all that is left.
+// Several ranks may run this at the same time, and each may be killed at any point, because the end of one rank ends
+// the run. So the lock is removed last: while it exists, every rank removes everything that is left.
 void OutputFolder::Held::release() const {
   std::error_code error;
   if (!trial.empty() && !locks.empty() && locks.front().is_held())
     for (fs::directory_iterator item(trial, error), end; !error && item != end; item.increment(error))
       if (std::error_code ignored; item->path().filename() != FolderLock::kName) fs::remove_all(item->path(), ignored);
   for (const FolderLock& lock : locks) lock.remove();
-  for (const std::string& folder : made) ::rmdir(folder.c_str());  // one that is not empty stays
+  for (const std::string& folder : made) ::rmdir(folder.c_str());  // does not remove a folder that is not empty
 }
 
 void OutputFolder::claim(const std::string& resumed) {
@@ -298,8 +298,8 @@ void OutputFolder::claim(const std::string& resumed) {
   });
 }
 
-// Another run's checkpoint.path may lead to this one's folder in output.path, so that every run locks its folder, also
-// where it writes none but when it is stopped; one that stays empty goes when the run ends.
+// Every run locks its folder of checkpoints, even a run that writes one only if it is stopped, because the
+// checkpoint.path of another run may lead to the same folder. A folder that stays empty is removed when the run ends.
 void OutputFolder::make_folders() {
   if (config_.smoke_steps > 0) make_trial();
   const std::string& output = config_.output.path;
@@ -315,8 +315,8 @@ void OutputFolder::make_folders() {
   if (!is_same(folder, output)) held_.locks.push_back(FolderLock::take(folder));
 }
 
-// The folder lies on the disk that the run would write to. mkdtemp makes a folder that was not there, and that nobody else
-// may write into.
+// Creates the folder of a trial on the disk that the run would write to. mkdtemp() creates a new folder that only this
+// user may write to.
 void OutputFolder::make_trial() {
   std::string& output = config_.output.path;
   std::error_code error;
@@ -331,7 +331,7 @@ void OutputFolder::make_trial() {
   held_.trial = output = name;
 }
 
-// Notes the folders that are not there yet of `path` and around it.
+// Adds `path` and its parent folders to held_.made, as far as they do not exist yet.
 void OutputFolder::note_missing(const std::string& path) {
   std::vector<std::string> made;
   std::error_code error;
@@ -352,7 +352,8 @@ void OutputFolder::make_folder(const std::string& key, const std::string& path) 
                     path, ": ", error ? error.message() : "it is a file");
 }
 
-// Gives all ranks what rank 0 holds. They must see its locks: they work in one folder.
+// Sends the folders and locks of rank 0 to all ranks, and checks that every rank sees the lock files: only then do all
+// ranks use the same folder.
 void OutputFolder::share_folders() {
   std::vector<std::string> paths, texts;
   for (const FolderLock& lock : held_.locks) paths.push_back(lock.path()), texts.push_back(lock.text());
@@ -391,7 +392,7 @@ std::vector<FileToWrite> OutputFolder::reclaimed() const {
     if (const std::string own = in(config_.output.path, kCheckpoints); resolved(own) != resolved(folder) && !is_link(own))
       for (const io::NamedCheckpoint& one : io::named_checkpoints(own)) goes.push_back({"", one.bytes, own});
   }
-  // Whole ones stay for a run that goes on: checkpoints_to_write() counts those.
+  // A resumed run keeps complete checkpoints: checkpoints_to_write() has subtracted them.
   const bool all = replaces_ && config_.output.overwrite && !is_link(folder);
   for (const io::NamedCheckpoint& one : io::named_checkpoints(folder))
     if (all || !one.is_whole()) goes.push_back({"", one.bytes, folder});

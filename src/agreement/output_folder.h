@@ -1,4 +1,5 @@
-// OutputFolder: the folders of a run, from their claim before anything is read to their release at the end.
+// OutputFolder: the folders that a run writes to. A run locks them before it reads anything, checks that it may write
+// there, and releases them at its end.
 #pragma once
 
 #include <functional>
@@ -14,71 +15,73 @@ namespace blipft {
 
 /// Returns the names of the results of this program in `folder`: traces, model, adapter and checkpoints.
 std::vector<std::string> results_in(const std::string& folder);
-/// Names of the whole checkpoints of this program in `folder`.
+/// Returns the names of the complete checkpoints of this program in `folder`.
 std::vector<std::string> checkpoints_in(const std::string& folder);
-/// The names of what a run writes.
+/// The folders that a run writes to.
 struct OutputNames {
   std::string folder;                      ///< output.path, with traces and record files
   std::string checkpoints;                 ///< the folder of checkpoints
-  std::vector<std::string> saved;          ///< folders of the saved adapter and model, in the order in which they are saved
+  std::vector<std::string> saved;          ///< folders of the saved adapter and model, in the order of saving
 };
 OutputNames output_names(const RunSettings& config);
-/// Returns true if `folder` holds a whole checkpoint, from which a run could resume. A damaged one counts too.
+/// Returns true if `folder` has a complete checkpoint of this program, or an entry that may be a damaged one.
 bool has_whole_checkpoint(const std::string& folder);
 /// Returns the folder of checkpoints if it is not output.path/checkpoints, else "".
 std::string checkpoints_elsewhere(const RunSettings& config);
 /// Returns true if the run removes the results of another run in output.path: with output.overwrite unless it resumes,
 /// and with checkpoint.resume=auto if that run ended before its first whole checkpoint and saved no model or adapter.
 bool replaces_results(const RunSettings& config, bool resumed);
-/// Throws UserError, with what is there and what to do, where output.path holds another run's results, and the run is
-/// neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
+/// Throws UserError if output.path has the results of another run and the run may not replace them: it does not resume,
+/// and replaces_results() is false. Also throws if a folder that the run saves to exists and may not be replaced, or if
+/// output.overwrite would remove checkpoints behind a link. The message lists what was found and how to continue.
 void check_results(const RunSettings& config, bool resumed);
-/// Checks the checkpoints in a checkpoint.path outside of output.path like check_results(); only output.overwrite
-/// removes some there. `resumed`: the checkpoint from which the run resumes, "": none; the others are its own too.
+/// Checks a checkpoint.path outside of output.path, like check_results(). Checkpoints there are only removed with
+/// output.overwrite. `resumed`: the checkpoint from which the run resumes, "": none; if it is in that folder, the other
+/// checkpoints there belong to the run too.
 void check_checkpoints(const RunSettings& config, const std::string& resumed);
 /// Throws UserError if saving or overwriting would replace inputs of the run: model.path, adapter.path,
-/// data.path, data.val_path, or a folder around one of them, under whatever name.
+/// data.path, data.val_path, data.pictures, or a folder that contains one of them, also if a link leads there.
 void check_sources(const RunSettings& config, bool resumed);
-/// Throws UserError where something has a name that the run needs, and is not this program's: a checkpoint of a step after
-/// `first_step` up to `steps`, a trace of one of its ranks.
+/// Throws UserError if a file or folder that this program did not write has a name that the run needs: that of a
+/// checkpoint after `first_step` and up to `steps`, or that of a rank's trace.
 void check_names_free(const RunSettings& config, int64_t first_step, int64_t steps, int64_t ranks, bool resumed);
-/// Removes what replaces_results() means: traces and checkpoints that this program has written, and with output.overwrite
-/// also models that this run will not replace (those it will stay until then). Nothing else, and nothing through a link.
-/// Throws UserError.
+/// Removes the results that the run replaces (see replaces_results()): traces, record files and checkpoints that this
+/// program has written. With output.overwrite it also removes saved models, except those that this run will replace
+/// when it saves. It removes nothing else, and nothing through a link. Throws UserError.
 void remove_results(const RunSettings& config);
 
-/// The folders that a run owns: output.path and the folder of checkpoints. A trial (--smoke) owns a new temporary folder
-/// next to output.path instead. All ranks make all calls, which throw AgreedError; rank 0 alone reads and changes the
-/// folders.
+/// The folders that a run owns: output.path and the folder of checkpoints. A trial (--smoke) owns a new temporary
+/// folder next to output.path instead. All ranks call every function, which throws AgreedError; only rank 0 reads and
+/// changes the folders.
 class OutputFolder {
  public:
-  /// Makes the folders and locks them: from now on no other run changes what is there.
+  /// Creates the folders and locks them: from now on no other run changes their contents.
   OutputFolder(const RunSettings& config, const World& world);
-  /// Releases the folders. On an error any rank does: rank 0 may be ended before it can.
+  /// Releases the folders: on rank 0, and during an exception on every rank, because rank 0 may be ended first.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   /// output.path, or the temporary folder of a trial.
   const std::string& path() const { return config_.output.path; }
-  /// Checks all that the configuration tells: check_sources, check_results, check_checkpoints. `resumed`: the checkpoint
-  /// from which the run goes on with what is there; "": none.
+  /// Checks the folders against the configuration: check_sources(), check_checkpoints(), check_results(). `resumed`:
+  /// the checkpoint from which the run resumes; "": none.
   void claim(const std::string& resumed);
-  /// Returns a function that releases the folders where no destructor will run, on any rank: it removes the locks, folders
-  /// that were made here and are empty, and the folder of a trial with all that is in it. It never throws.
+  /// Returns a function that releases the folders if no destructor will run, on any rank: it removes the locks, the
+  /// empty folders that this object has created, and the folder of a trial with its contents. It never throws.
   std::function<void()> release() const;
-  /// `files` is called on rank 0.
+  /// Checks that the disks have space for the files that `files` returns; see disk_room.h. `files` is called on rank 0.
   void check_room(const std::function<std::vector<FileToWrite>()>& files) const;
-  /// check_names_free(), once the steps are known.
+  /// Calls check_names_free(). Call it when the number of steps is known.
   void check_names(int64_t first_step, int64_t steps) const;
-  /// Once nothing else can refuse the run: removes the results that it overwrites.
+  /// Calls remove_results() if the run replaces results. Call it when no other check can refuse the run any more.
   void remove_earlier() const;
 
  private:
   struct Held {
-    std::vector<FolderLock> locks;         // that of output.path is the first
-    std::vector<std::string> made;         // folders, the innermost first
-    std::string trial;                     // the temporary folder; empty: this is no trial
+    std::vector<FolderLock> locks;         // the lock of output.path is the first
+    std::vector<std::string> made;         // folders that did not exist before, the innermost first
+    std::string trial;                     // the temporary folder of a trial; empty: this is no trial
     void release() const;
   };
   void make_folders();

@@ -26,7 +26,7 @@ const World& started_together(const EngineSettings& config, const World& world) 
 void end_all_ranks(const std::exception& error, const World& world, Watchdog& watchdog,
                    const std::function<void()>& close) {
   const bool shared = dynamic_cast<const SharedError*>(&error) != nullptr;
-  // A shared error tells its step itself; this rank may be steps behind the GPU, or ahead.
+  // The message of a shared error has its step; the activity of this rank may be of an earlier or a later step.
   const std::string text = shared ? describe(error)
                                   : concat(world.activity().text(world.activity().state()), ": ", describe(error));
   watchdog.failing();
@@ -35,7 +35,7 @@ void end_all_ranks(const std::exception& error, const World& world, Watchdog& wa
     quietly(close);
     closed.set_value();
   });
-  closing.detach();                        // a file system that hangs does not keep the others
+  closing.detach();                        // a file system that hangs must not delay the end of all ranks
   closed.get_future().wait_for(kCloseTime);
   if (shared && world.rank() > 0) std::this_thread::sleep_for(kFirstRankTime);
   world.abort(text, 1);

@@ -18,19 +18,19 @@ class SharedError : public UserError {
       : UserError(message, location) {}
 };
 
-/// Prints `error` with rank, host and what this rank was in, and ends all ranks with code 1; nothing is torn down
-/// before, since that may wait for other ranks. `close` finishes what is to be readable afterwards: it gets a few
-/// seconds.
+/// Prints `error` with rank, host and the activity of this rank, and ends all ranks with code 1. No destructor runs
+/// before, because destructors may wait for other ranks. `close` finishes the files that must be readable afterwards;
+/// it has a few seconds for this.
 [[noreturn]] void end_all_ranks(const std::exception& error, const World& world, Watchdog& watchdog,
                                 const std::function<void()>& close);
 
 class RankGuard {
  public:
-  /// Starts the watchdog and ends the launch watch. Called by all ranks; throws AgreedError if this process was started
-  /// as one of several that do not know of each other.
+  /// Starts the watchdog and ends the launch watch. Called by all ranks. Throws AgreedError if this process was started
+  /// as one of several processes but MPI has only this one, so that each would run alone.
   RankGuard(const EngineSettings& config, const World& world);
-  /// The first comparison of a start, before the configuration is read: throws AgreedError if a rank was started for another
-  /// action than rank 0. Each action continues with collectives of its own.
+  /// Compares the actions of all ranks (training, --generate, ...) before the configuration is read, because each
+  /// action calls other collectives. Throws AgreedError if a rank was started for another action than rank 0.
   static void compare_actions(const std::string& action, const World& world);
   RankGuard(const RankGuard&) = delete;
   RankGuard& operator=(const RankGuard&) = delete;

@@ -24,7 +24,7 @@ constexpr int64_t kPiece = int64_t{1} << 20, kMaxRow = int64_t{1} << 16;
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
-// Throws unless the file may be written by the run: it is not there, or it is its own.
+// Throws UserError unless the file does not exist or the run wrote it.
 void check_own(const RecordFolder& record, const std::string& name) {
   const std::string path = in(record.folder, name), run = run_of_record_file(record.folder, name);
   BLIPFT_USER_CHECK(run == record.run_id || !io::name_in_use(path), path, ": is ",
@@ -79,7 +79,7 @@ std::string last_metrics_row(const std::string& folder) {
 void RecordFolder::write_config(const std::string& text) const {
   check_own(*this, kConfigFile);
   const std::string path = in(folder, kConfigFile);
-  io::replace_file(path, concat(path, ".", run_id), text);  // a name that nobody else has
+  io::replace_file(path, concat(path, ".", run_id), text);  // no other run uses this temporary name
 }
 
 std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const std::string& heading,
@@ -90,7 +90,7 @@ std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const 
   if (file.get() < 0) {
     BLIPFT_USER_CHECK(!io::name_in_use(path), path, ": cannot be opened for writing: ", io::errno_text());
     file = io::create_new_file(path);
-    // At once, so that whatever comes later the file is known as the run's.
+    // The heading is written at once: from now on the file is known to belong to the run.
     const std::string line = heading + "\n";
     io::write_at(file, 0, line.data(), static_cast<int64_t>(line.size()), path);
   }
@@ -101,10 +101,10 @@ int64_t RecordFolder::cut_metrics(int64_t first_step) const {
   const std::string path = in(folder, kMetricsFile);
   if (run_of_record_file(folder, kMetricsFile) != run_id) return 0;
   const io::FileDescriptor file = io::open_own(path, O_RDWR);
-  if (file.get() < 0) return 0;            // open() tells why
+  if (file.get() < 0) return 0;            // open() reports the reason
   const int64_t size = io::file_size(file, path);
   int64_t row_begin = 0, cut = -1, rows = 0;
-  std::string rest, piece;                 // of a row that a piece ends in
+  std::string rest, piece;                 // rest: the incomplete row at the end of a piece
   for (int64_t at = 0; at < size; at += kPiece) {
     piece.resize(static_cast<size_t>(std::min(kPiece, size - at)));
     io::read_at(file, at, piece.data(), static_cast<int64_t>(piece.size()), path);

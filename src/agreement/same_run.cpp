@@ -1,4 +1,4 @@
-// Comparing what the ranks were given; see same_run.h.
+// Compares the inputs of the ranks; see same_run.h.
 #include "agreement/same_run.h"
 
 #include <algorithm>
@@ -17,11 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPiece = int64_t{1} << 20;       // of a file that is read
-constexpr int64_t kMaxOfFile = int64_t{256} << 20;  // of a file that goes into its digest
+constexpr int64_t kPiece = int64_t{1} << 20;       // bytes that are read at a time
+constexpr int64_t kMaxOfFile = int64_t{256} << 20;  // bytes of a file that the digest covers
 constexpr size_t kShown = 80;                      // characters of a value in a message
 
-// Size and digest: of the header alone of a safetensors file, whose tensors may be hundreds of gigabytes.
+// Returns size and digest of a file. `header_alone`: the digest covers only the header of a safetensors file, because
+// its tensors may have hundreds of gigabytes.
 std::string describe_file(const std::string& path, bool header_alone, int64_t max_bytes = kMaxOfFile) {
   try {
     const io::FileDescriptor file = io::open_for_reading(path);
@@ -51,7 +52,7 @@ uint64_t digest_of(const Facts& facts) {
   return digest.value();
 }
 
-// Lists of facts as they travel: texts, each with a zero behind it.
+// Returns a list of facts as one text for sending: name, value and location of each fact, each followed by a zero byte.
 std::string packed(const Facts& facts) {
   std::string text;
   for (const Fact& fact : facts)
@@ -74,7 +75,7 @@ Facts unpacked(const std::string& text) {
   return facts;
 }
 
-// A line of two values that differ: where both are long, from shortly before the first difference on.
+// Returns `value` as one line for a message. A long value begins shortly before its first difference from `other`.
 std::string shown(const std::string& value, const std::string& other) {
   const auto differ = std::mismatch(value.begin(), value.end(), other.begin(), other.end());
   const auto same = static_cast<size_t>(differ.first - value.begin());
@@ -90,11 +91,11 @@ std::string value_text(const Fact* fact, const Fact* other) {
   return fact->location.empty() ? value : concat(value, " (", fact->location, ")");
 }
 
-// Names of facts that differ from `theirs`, with this rank's; null: it has none.
+// Returns a text about the facts that differ: the first one with the values of both sides, and the names of some more.
 std::string difference(const Facts& mine, const Facts& theirs, const std::string& their_host) {
   std::map<std::string, const Fact*> found;
   for (const Fact& fact : theirs) found[fact.name] = &fact;
-  std::vector<std::pair<const Fact*, const Fact*>> differ;  // mine, theirs
+  std::vector<std::pair<const Fact*, const Fact*>> differ;  // mine, theirs; null: this side does not have the fact
   for (const Fact& fact : mine) {
     const auto other = found.find(fact.name);
     if (other == found.end()) differ.push_back({&fact, nullptr});
@@ -106,7 +107,7 @@ std::string difference(const Facts& mine, const Facts& theirs, const std::string
   const auto name = [](const auto& pair) { return (pair.first ? pair.first : pair.second)->name; };
   std::string text = concat(name(differ[0]), " is ", value_text(own, other), ", but on rank 0 (", their_host, ") it is ",
                             value_text(other, own));
-  constexpr size_t kNamed = 5;             // a wrong run file differs everywhere
+  constexpr size_t kNamed = 5;             // with a wrong run file nearly all facts differ
   for (size_t i = 1; i < std::min(differ.size(), kNamed); ++i)
     text += concat(i == 1 ? "; also different: " : ", ", name(differ[i]));
   if (differ.size() > kNamed) text += concat(" and ", differ.size() - kNamed, " more");

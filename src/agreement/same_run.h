@@ -13,23 +13,25 @@ namespace blipft {
 
 /// A value that must be equal on all ranks.
 struct Fact {
-  std::string name;                        ///< "train.lr", "model file config.json"; different from the others'
-  std::string value;                       ///< or sizes and a digest
+  std::string name;                        ///< "train.lr", "model file config.json"; each name occurs once in a list
+  std::string value;                       ///< the value of a key, or size and digest of a file
   std::string location = {};                  ///< origin of this rank's value; for messages, not compared
   bool evaluates = false;                  ///< does not affect training: it may change when a run is resumed
 };
 using Facts = std::vector<Fact>;
 
-/// The files of `directory` that a run reads: names, sizes, digests of the headers of safetensors (with `weights`) and
-/// of all of config.json, tokenizer and processor files. `kind` begins their names: "model file". A folder that cannot
-/// be read has no facts; opening it later reports the reason.
+/// Returns facts about the files of `directory` that a run reads: name, size and digest of each. The digest of a
+/// safetensors file (only with `weights`) covers its header; that of config.json, tokenizer and processor files covers
+/// up to 256 MiB. `kind` is the start of the facts' names: "model file". A folder that cannot be read has no facts;
+/// opening it later reports the reason.
 Facts file_facts(const std::string& kind, const std::string& directory, bool weights);
-/// Size and digest of a whole file, or why it cannot be read.
+/// Returns size and digest of a whole file, or the reason why it cannot be read.
 Fact whole_file_fact(const std::string& name, const std::string& path);
-/// The number of samples, and a digest of Dataset::identify(); `key`: the key that names them, "data.path".
+/// Returns the number of samples and a digest of Dataset::identify(). `key`: the key of `path`, such as "data.path".
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
-/// The text of the template that data.chat_template names; nothing with auto, as file_facts() has the model's files.
+/// Returns a fact about `text`, the template that data.chat_template names, or none if it is empty. With auto it is
+/// empty, because file_facts() covers the template of the model.
 Facts template_facts(const EngineSettings& config, const std::string& text);
 
 /// Returns facts about the inputs of the run: files of the model, samples of the data, the chat template.
@@ -42,7 +44,7 @@ void compare_facts(const World& world, const Facts& facts, const std::string& ad
 
 /// Compares file_facts() of the model and of adapter.path. Called by all ranks.
 void check_same_files(const EngineSettings& config, const World& world);
-/// All ranks must call it when the data is open.
+/// Compares read_facts(). All ranks must call it after they have opened the data.
 void check_same_data(const EngineSettings& config, const RunData& data, const World& world);
 
 }  // namespace blipft
