@@ -1,4 +1,5 @@
-// BadSamples: the samples that data.on_bad_sample: skip has left out of a run.
+// BadSamples: counts and reports the samples that could not be read and were skipped (data.on_bad_sample: skip). The
+// loader decides what is skipped and leaves the slot empty (src/loading/loader.cpp); with `stop` its next() throws.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ class BadSamples {
  public:
   BadSamples(const Config& config, const World& world) : config_(config), world_(world) {}
 
-  /// Counts the unreadable samples of `batch`, and warns once of each on this rank. `when`: "step 7".
+  /// Counts the unreadable samples of `batch`, and warns about each sample once on this rank. `when`: "step 7".
   void note(const HostBatch& batch, const std::string& when);
   /// Returns the number of unreadable samples and the faults of the first few of each rank; empty if there were none.
   /// Called by all ranks after the last step. `samples`: samples of all steps and ranks. Throws AgreedError if all were
@@ -25,8 +26,8 @@ class BadSamples {
  private:
   const Config& config_;
   const World& world_;
-  int64_t count_ = 0;                      // empty slots on this rank, over all steps
-  std::set<std::string> reported_;             // the fault of each sample
+  int64_t count_ = 0;                      // skipped samples on this rank, over all training steps and validations
+  std::set<std::string> reported_;             // error messages, one for each skipped sample
 };
 
 }  // namespace blipft

@@ -15,9 +15,9 @@ class NonFiniteSteps {
  public:
   explicit NonFiniteSteps(const Config& config) : config_(config) {}
 
-  /// Returns an empty text for a finite step, and with `skip` a warning for a skipped one, which changed no weight.
-  /// Throws SharedError with `stop`; if only the loss is not finite, so that the step was not skipped; and if so many
-  /// steps in a row were skipped that the weights themselves must be bad.
+  /// Returns an empty text for a finite step. For a step with a non-finite gradient norm and train.on_nonfinite=skip,
+  /// it returns a warning: the device has skipped the update. Throws SharedError, which ends all ranks, with `stop`, if
+  /// only the loss is not finite (then the update was not skipped), and after kMaxInARow skipped steps in a row.
   std::string finished(const StepResult& result);
   /// Called after the last step. Throws UserError if half of the steps or more were skipped: the model is not saved.
   void check_run(int64_t steps) const;

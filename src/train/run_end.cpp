@@ -103,7 +103,7 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   faults.before_saving(end.steps, observers.all);
   const SavedFolders saved = save(r, results);
   if (!saved.empty()) observers.trace.scratch_memory(end.steps - 1, "saving", r.plan.memory.saving_bytes);
-  observers.all.end(event(end.reason()));  // right after saving: a model without this row belongs to a killed run
+  observers.all.end(event(end.reason()));  // written right after saving: without this row the run was killed
   observers.trace.close();
   const auto lost = static_cast<int64_t>(r.world.sum(observers.trace.failure().empty() ? 0.0 : 1.0));
   const bool loses = lost > 0 && r.config().trace.on_error == TraceErrorAction::stop;

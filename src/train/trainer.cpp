@@ -14,7 +14,8 @@ namespace {
 CheckpointParts checkpoint_parts(const TrainingResources& r, const BestValidation& best, const StopRequest& stop) {
   CheckpointParts parts{.config = &r.config(), .keys = config_values(r.config()), .world = &r.world, .times = &r.times, .stop = &stop,
                         .weights = r.weight_context(), .run = r.facts(), .resumed = r.run.resume ? r.run.resume->folder : ""};
-  // Without shards every rank holds equal state; else the ranks with the same index in their shard groups do.
+  // Replicas are ranks with equal state: without shards all ranks, else those with the same index in their shard
+  // groups.
   parts.replica = r.engine->store.shards() == 1 ? r.world.rank() : r.backend.groups->shard_group();
   for (const Fact& fact : r.run.inputs) parts.run[fact.name] = fact.value;
   parts.run[kRunId] = r.run.id;
@@ -62,7 +63,8 @@ void Trainer::train_step(int64_t step) {
   if (recorded) start_kernels();
   if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) finished_step(result);
   program.launch(*batch, learning_rate(r_.config().train, step, r_.total_steps()), wait_begin, wait_end);
-  // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
+  // Waits until the device has copied the batch, because give_back() lets the loader overwrite it. On a GPU the step
+  // itself still runs then.
   program.batch_copied(true);
   count_texts(*batch, step);
   loader.give_back(batch);
@@ -153,18 +155,20 @@ void Trainer::validate(int64_t step) {
   last_end_ns_.reset();                    // this time does not count for the next step
 }
 
-// Compares the inputs that all ranks, and all parts of the run, have read. Without `wait` only if all ranks have
-// finished reading.
+// Compares the contents of the inputs between ranks, and with those of the run before a resume (ContentCheck). Without
+// `wait`, returns at once if a rank has not finished reading its inputs.
 void Trainer::check_contents(bool wait) {
   ContentCheck& contents = *r_.sources.contents;
   if (contents.done() || (!wait && !contents.ready())) return;
-  drain();                                 // the run may end here
+  drain();                                 // finish() may end the run: first report the finished steps
   contents.finish();
   checkpoints_.add_to_run(contents.recorded());
   if (!contents.notes().empty()) observers_.all.warning("changed since the checkpoint: " + contents.notes());
 }
 
-// Called after `done` steps. Returns true if the run ends here.
+// Called after `done` steps. Writes a checkpoint if one is due: by schedule, for a new best validation, at a stop
+// request, or after the last step. Returns true if the run ends here. A stop request in the last step does not count as
+// one.
 bool Trainer::checkpoint_and_stop(int64_t done) {
   end_.steps = done;
   const bool last = done == r_.total_steps() || validation_.best().out_of_patience();

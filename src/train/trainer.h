@@ -1,4 +1,8 @@
 // Trainer: the loop of a training run: next batch, launch, finished steps, validation, checkpoint, stop.
+//
+// Errors: an exception of one rank (an unreadable sample, a full disk for its trace) leaves steps() without a
+// collective. RankGuard::run() (agreement/rank_guard.h), which calls the whole run, then prints it and ends all ranks
+// with code 1. A checkpoint that is being written at that moment stays as step-N.partial; the next run removes it.
 #pragma once
 
 #include <memory>
@@ -14,7 +18,9 @@ class Trainer {
  public:
   /// Keeps references to all arguments. `stop`: stop requests (signals, time limit).
   Trainer(TrainingResources& resources, RunFaults& faults, const RunObservers& observers, const StopRequest& stop);
-  /// Trains to the last step, or until a stop is requested. Called by all ranks.
+  /// Trains to the last step, or until a stop is requested or train.early_stopping_patience ends the run. A stop
+  /// request (signal, time limit) takes effect after the current step and its validation, with a checkpoint. Called by
+  /// all ranks.
   void steps();
   RunResults results() const { return {end_, validation_.best(), checkpoints_}; }
 

@@ -1,4 +1,5 @@
-// Validation: the loss of the held-out samples, and the scores of texts that are generated for them.
+// Validation: the loss of the held-out samples, and the scores of texts that are generated for them. A new best result
+// is only recorded here; Trainer::checkpoint_and_stop() then writes its checkpoint, after the same step.
 #pragma once
 
 #include <string>

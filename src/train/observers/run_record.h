@@ -18,8 +18,9 @@ class RunRecord final : public TrainingObserver {
     bool resumed = false;
     std::string strategy;
   };
-  /// Creates the three files, or continues them. If a file cannot be written, the constructor and step() print a
-  /// warning, or throw UserError if trace.on_error is stop. Called on rank 0, after all other checks of the run.
+  /// Creates the three files. In a resumed run it continues them, and first cuts off the rows of metrics.jsonl about
+  /// steps that will be repeated. If a file cannot be written, the constructor and step() print a warning, or throw
+  /// UserError if trace.on_error is stop. Called on rank 0, after all other checks of the run.
   RunRecord(const Config& config, const Part& part);
   ~RunRecord() override;
 
@@ -39,7 +40,7 @@ class RunRecord final : public TrainingObserver {
   const Config& config_;
   Part part_;
   std::unique_ptr<io::LineFile> metrics_;  // null if metrics.jsonl is not written
-  bool reported_loss_ = false;                      // the loss of lines was reported
+  bool reported_loss_ = false;                      // true after lost lines were reported
 };
 
 }  // namespace blipft

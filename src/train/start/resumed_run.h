@@ -1,4 +1,4 @@
-// ResumedRun: whether a checkpoint's run may be resumed with the keys of this one.
+// Checks whether the configuration allows resuming the run of a checkpoint.
 #pragma once
 
 #include <string>

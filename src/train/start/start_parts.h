@@ -14,8 +14,8 @@ namespace blipft {
 
 struct StartPart {
   enum class Where {
-    local,                                 ///< runs on each rank alone; an error of one rank ends all
-    collective,                            ///< calls collectives, and agrees on errors by itself
+    local,                                 ///< runs without collectives; an error of one rank ends all ranks
+    collective,                            ///< calls collectives, and uses run_agreeing_on_errors() itself
     beside                                 ///< runs on its own thread, from its row until a part needs it
   };
   std::string name;

@@ -173,7 +173,7 @@ bool TrainingStart::Parts::claim_folders() {
     if (r_.first_rank()) std::printf("%s\n", ended->c_str());
     return false;
   }
-  run.resume = find_resume_point(config_, world_);  // the previous owner of the folder may have written a newer one
+  run.resume = find_resume_point(config_, world_);  // only now: no other run can write a newer checkpoint here
   run.id = agree_on_run_id(world_, run.resume ? run_id_of(run.resume->index.run) : "");
   run.folder->claim(run.resume ? run.resume->folder : "");
   return true;
