@@ -85,8 +85,8 @@ class AnswerRun {
       std::fflush(stdout);
     }
     const int64_t begin = unix_ns();
-    // Ranks that share weights compute in collectives: an error in these ends all ranks, because they could not agree
-    // on it.
+    // Ranks that share weights generate with collectives. So an error here cannot be agreed on: it leaves run(), and
+    // RankGuard ends all ranks.
     generate();
     if (request_.evaluate) score_texts();
     world_.activity().phase(Activity::Phase::results);

@@ -11,7 +11,8 @@ struct AnswerRequest : TerminalRequest {
   bool at_terminal() const { return chat || !prompt.empty() || !image.empty(); }
 };
 
-/// Generates and prints or saves the texts. Called by all ranks. Throws UserError.
+/// Generates and prints or saves the texts. Called by all ranks. An error of one rank ends all ranks with code 1; the
+/// texts that it has finished are in its partial file. Throws UserError.
 void answer_prompts(const Config& requested, const AnswerRequest& request, const World& world);
 
 }  // namespace blipft

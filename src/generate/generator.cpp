@@ -95,7 +95,7 @@ TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
   return result;
 }
 
-// Returns true if the text has ended; its result is then added to results_.
+// Reads the state of a text from a view. Returns true if the text has ended; its result is then in results_.
 bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text) {
   Growing& growing = texts_[text];
   const auto slot = text * static_cast<size_t>(program_.settings().beams), maximum = static_cast<size_t>(view.max_ids);
@@ -146,7 +146,9 @@ void Generator::look(const GeneratorCalls& calls) {
     if (texts_[i].busy && texts_[i].first_view <= number && look_at(calls, view, i)) texts_[i].busy = false;
 }
 
-// Enqueues the tokens of a round, at most as many as some text of some rank still needs.
+// Enqueues the tokens of a round: as many as the longest remaining text needs, at most kTokensOfRound, or 1 if the
+// device is synchronous or grown() reports each token. With calls.any all ranks must enqueue the same number: the
+// maximum if any rank needs a token.
 void Generator::grow(const GeneratorCalls& calls) {
   const int64_t maximum = synchronous_ || calls.grown ? 1 : kTokensOfRound;
   int64_t tokens = 0;

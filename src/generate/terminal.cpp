@@ -29,15 +29,16 @@ class Terminal {
       : config_(source.config), generation_(source, world), inputs_(generation_.inputs()),
         texts_(text_settings(config_.data, config_, config_.model.path, generation_.tokenizer())), answers_(generation_.tokenizer(), generation_.settings()) {}
 
-  // An instruction in the style of the run file: the form in which the model was trained.
+  // Returns true if the run file has a prompt style for instructions, the form in which the model was trained.
   bool has_style() const {
     return config_.locations.contains("data.prompt_style") && texts_.prompt_style != PromptStyle::chat && !has_picture();
   }
-  // True if the model's files or the run file have a chat template, and no prompt style for instructions is given.
+  // Returns true if the prompt is a conversation in a chat template: the model's files or the run file have a template,
+  // and the run file has no prompt style for instructions.
   bool converses() const { return texts_.chat_template && !has_style(); }
   bool has_picture() const { return inputs_.has_picture(); }
 
-  // A conversation with `system` as its first message, if that is given.
+  // Returns a new conversation, with `system` as its first message unless it is empty.
   Conversation begin(const std::string& system) const {
     Conversation conversation;
     if (system.empty()) return conversation;
@@ -56,8 +57,8 @@ class Terminal {
                         {config_.data.exif_orientation, config_.data.transparency == Transparency::white});
   }
 
-  // The request for the next answer of a conversation, of at most `maximum` tokens. Without a chat template the prompt is
-  // the last message alone.
+  // Returns the request for the next answer of a conversation. Without a chat template the prompt is only the last
+  // message. Throws UserError with `remedy` if the prompt has more than `maximum` tokens.
   TextRequest request(const Conversation& conversation, int64_t maximum, const std::string& location, const std::string& remedy) const {
     BLIPFT_USER_CHECK(!has_picture() || !pixels_.empty(), "the model in ", generation_.config().model.path,
                       " reads a picture; give --image FILE");
@@ -137,7 +138,8 @@ class Chat {
   Chat(Terminal& terminal, const std::string& system)
       : terminal_(terminal), start_(terminal.begin(system)), conversation_(start_) {}
 
-  // Throws UserError if the line cannot be answered; the conversation is then as before.
+  // Answers a line. Throws UserError if it cannot be answered, for example because the conversation has become longer
+  // than `maximum` tokens; the conversation is then unchanged.
   void line(const std::string& text, int64_t maximum) {
     static const std::string picture = "/picture ";
     if (text.find_first_not_of(" \t\r") == std::string::npos) return;

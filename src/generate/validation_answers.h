@@ -1,4 +1,5 @@
-// ValidationAnswers: generates texts at the validations of a training run, and scores them.
+// ValidationAnswers: generates texts at the validations of a training run, with the current weights in memory, and
+// scores them. No weights are loaded: Engine::decoder uses the weights of the training.
 #pragma once
 
 #include <functional>

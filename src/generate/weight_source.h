@@ -31,10 +31,11 @@ struct GenerationSource {
   WeightSource weights;
 };
 
-/// Finds the weights that generate.weights names. The configuration is `config` with the values that the run of the
-/// weights had for keys_of_a_run(), except keys that the command line set, and data.val_split_fraction, which
-/// with_held_out_of_run() decides. An adapter's run also decides model.path if that folder exists. Throws UserError if
-/// nothing is there, if it is none of model, adapter and checkpoint, or if the run's configuration cannot be read.
+/// Finds the weights that generate.weights names. The returned configuration is `config` with the values of the run
+/// that trained the weights, for the keys of keys_of_a_run(). Two exceptions: keys of the command line keep their
+/// value, and with_held_out_of_run() sets data.val_split_fraction. The run of an adapter also sets model.path if that
+/// folder exists. Throws UserError if the folder is missing or is no model, adapter or checkpoint, or if the
+/// configuration of the run cannot be read.
 GenerationSource generation_source(Config config);
 
 /// Returns `config` with data.val_path, data.val_split_fraction and train.seed of the weights' run, if that is known

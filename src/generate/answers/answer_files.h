@@ -1,5 +1,7 @@
 // The folder of one generation: generated.jsonl (choices.jsonl for questions), result files, scores and the page. While
-// texts are generated, each rank appends its lines to a partial file. Rank 0 writes the file itself at the end.
+// texts are generated, each rank appends its lines to a partial file. At the end rank 0 writes the complete file, and
+// the partial files are removed. An interrupted generation leaves them; it cannot be continued: the same command starts
+// a new one in the next folder.
 #pragma once
 
 #include <memory>

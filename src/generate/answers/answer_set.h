@@ -13,10 +13,10 @@
 
 namespace blipft {
 
-/// This rank's requests, in order; rank r of n has every n-th prompt. `threads` threads read pictures in advance, as
-/// many as one pass over prompts can use, so that generation does not wait for them. An unreadable picture is a
-/// UserError, or is left out. `see` is called with each prompt's number and picture, from several threads. `set` must
-/// outlive this object.
+/// Returns a function that returns this rank's requests one by one: rank r of n has the prompts r, r + n, ...; a rank
+/// without prompts gets nullopt at once. `threads` threads read pictures in advance, so that generation does not wait
+/// for them. An unreadable picture throws UserError, or its prompt is left out (data.on_bad_sample=skip). `see` is
+/// called with each prompt's number and picture, from several threads. `set` must outlive the returned function.
 using SeePicture = std::function<void(int64_t prompt, const Image& picture)>;
 std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
                                                             int64_t ranks, int64_t threads,

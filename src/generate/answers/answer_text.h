@@ -32,8 +32,8 @@ class AnswerText {
   const GenerateSettings& settings_;
 };
 
-/// The sample of a prompt, `number` in its set, with `prompt_text` and what is scored of the answer `text`. Its references
-/// are cleaned by `answers`, as `text` was, and cut in the same way.
+/// Returns the sample that the metrics compare: the answer `text` and the references of the prompt with index `number`.
+/// `answers` cleans the references, and reduces answer and references to their scored parts.
 ScoredText scored_text(const PromptedSample& prompt, int64_t number, std::string prompt_text, const std::string& text,
                        const AnswerText& answers);
 

@@ -13,7 +13,7 @@ namespace blipft {
 bool uses_choices(const Config& config);
 
 struct Question {
-  std::string location, query;                ///< place: file and record
+  std::string location, query;                ///< location: file and record, for messages
   std::vector<std::string> choices;
   int64_t gold = 0;                        ///< index of the correct choice
   std::string error = {};                  ///< the fault of an invalid record; empty for a question
