@@ -1,4 +1,9 @@
-// Attention on CUDA: checks of the arguments and selection of a kernel family.
+// Attention on CUDA: checks of the arguments and selection of a kernel family. Attention to a KV cache while texts are
+// generated (AttentionDecode) is in src/cuda/decode/.
+//
+// launch_attention_forward() and backward_kernels() call the launchers of the families in the order of preference. The
+// first one that supports the arguments enqueues its kernels and returns true; general.cu supports everything. A query
+// that sees no key has the output 0 and lse = -inf, and its gradients are 0.
 //
 //   wgmma_forward.cu,            bf16 with warpgroup products (Hopper), for vision towers: 256 or 257 tokens that all
 //   wgmma_backward.cu            see each other, head sizes 80, 88 and 96 (forward: 64 too)
@@ -20,17 +25,17 @@
 //                                with packed samples. They use the kernels of streaming.cuh and backward_long.cuh,
 //                                and for the backward of wide heads those of backward_wide.cuh
 //   wgmma_wide_forward.cu, wgmma_wide_backward.cu
-//                                score_ functionality for heads of 129 to 256 with warpgroup products
+//                                like the score_ kernels, with warpgroup products: heads of 129 to 256, no dropout
 //   tf32_forward.cu, tf32_backward.cu
 //                                f32 with products in TF32 (mma.sync) if LaunchContext::tf32: any length, packed or
 //                                not, grouped or not, with dropout or not
-//   general.cu                   f32 (with TF32 too, if heads are not 16-byte aligned), and bf16 heads that are not
-//                                8-byte aligned
-//   general_extra.cu             like general.cu, with windows, caps, relative positions or separately packed keys,
-//                                for heads of up to 256, and for AttentionForward::last_keys, which no other kernel
-//                                supports
+//   general.cu                   plain f32 arithmetic for everything else: f32 without TF32 (or with it, if heads are
+//                                not 16-byte aligned), bf16 heads that are not 8-byte aligned, bf16 with dropout and
+//                                grouped queries, scale <= 0
+//   general_extra.cu             called by general.cu for windows, caps, relative positions, separately packed keys,
+//                                heads of 129 to 256, and AttentionForward::last_keys, which no other kernel supports
 // Windows (AttentionForward::window) that exclude keys are supported by the streaming kernel of forward.cu, by
-// backward_long.cu, by the score_ kernels, and, in f32, by general_extra.cu. Like forward.cu and backward_long.cu, the
+// backward_long.cu, by the score_ kernels, and by general_extra.cu. Like forward.cu and backward_long.cu, the
 // score_ kernels do not combine dropout with grouped queries; they also support no dropout for heads of more than 128,
 // no relative positions with grouped queries, and no table of relative positions that does not fit into shared memory
 // with their tiles.
@@ -41,8 +46,10 @@
 //
 // Packed samples (AttentionForward::packing) are supported by all but the wgmma (257 tokens) and the few-queries
 // kernels. Grids and shared memory depend on the maximum rows of a sample and on the total rows, which the host knows;
-// the kernels read each sample's first row and length. Grouped queries (kv_heads) are supported by all but these and
-// the short backward; together with dropout only by the f32 and the general kernels.
+// the kernels read each sample's first row and length from packing.starts. Grouped queries (kv_heads) are supported by
+// all but the wgmma (257 tokens), the few-queries and the short backward kernels; together with dropout only by the
+// TF32 and the general kernels. Dropout masks are a function of seed, sample and element number (DropoutMask), so
+// forward and backward kernels of different families use the same mask.
 //
 // With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, 256, and in shared memory to a
 // multiple of 16, with zeros; in TF32 to 64, 96 or 128.
@@ -155,7 +162,7 @@ bool fits_tf32(const Params& p, DType dtype, std::initializer_list<View> views, 
 /// products instead of 5, in two kernels, but has no idle warps for samples that are shorter than others.
 constexpr int kMaxOnePassRows = 96;
 
-/// Enqueues backward; returns true if the kernel wrote p.dbias_partials.
+/// Enqueues the backward kernels. Returns true if they wrote p.dbias_partials.
 bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
   if (p.last_keys) {
     attention::general_backward(p, dtype == DType::bf16, context.stream);

@@ -3,8 +3,8 @@
 //
 //   1  the copies of Q and K start, then V; meanwhile the block computes the dropout mask's bits
 //   2  each warp: S = Q K^T for its keys, kept in registers; row maxima to shared memory
-//   3  each warp: P = exp2(S - maximum over all warps); row sums to shared memory, P as bf16 to the place of K
 //   3  each warp: P = exp2(S - maximum over all warps); row sums to shared memory, P as bf16 to the memory of K
+//   4  each warp: blocks of 16 queries x 16 columns of out = P V / row sums, over all keys
 //
 // It needs 75 KB of shared memory at 257 keys and head size 64: three blocks per SM.
 #include <cuda_runtime.h>

@@ -1,5 +1,6 @@
-// Attention with windows, rows of pictures that see each other, capped scores, and heads of up to 256, in plain f32
-// arithmetic on CUDA cores. It works like general.cu, with tiles of 32 queries and 32 keys, except that
+// Attention with windows, rows of pictures that see each other, caps, relative positions, separately packed keys, or
+// heads of 129 to 256, for f32 and bf16 in plain f32 arithmetic on CUDA cores; general.cu calls it if needs_extra(). It
+// works like general.cu, with tiles of 32 queries and 32 keys, except that
 //   - tiles outside of the window are skipped, forward and backward;
 //   - a head's columns are processed in one or two chunks, so that tiles fit into 99 KB of shared memory: a block keeps
 //     the chunks of its own side there and loads those of the other side through one tile, again for each product.

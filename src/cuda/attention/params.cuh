@@ -48,9 +48,9 @@ struct Params {
   int shared_bytes;                 // LaunchContext::shared_bytes
   const int32_t* starts;            // [batch + 1]: first rows of packed samples, or null; kernels use PackedParams
   int kv_heads, group;              // heads of k, v, dk, dv; query heads per key head; kernels use PackedParams
-  int rows;                         // of q, out, dout and dq, over all samples
+  int rows;                         // rows of q, out, dout and dq, over all samples
   int window;                       // number of keys that a query sees, < query_tokens; 0: no window (AttentionForward)
-  float cap;                        // of the scores; 0: no cap
+  float cap;                        // cap of the scores; 0: no cap
   const float* relative;            // [heads, behind + 1 + ahead] or null: RelativeScores
   int behind, ahead;
   const int32_t* key_starts;        // [batch + 1] or null: AttentionForward::key_packing; kernels use ExtraParams
@@ -243,12 +243,12 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
                                          cudaSharedmemCarveoutMaxShared));
 }
 
-/// True if kernels need ScoreParams, or in f32 the kernels of general_extra.cu.
+/// True if the arguments need ScoreParams (tensor-core kernels) or the kernels of general_extra.cu.
 inline bool changes_scores(const Params& p) { return p.cap > 0 || p.relative || p.key_starts || p.head_size > 128; }
 
 // Launchers of the kernel families; each returns false if it does not support the arguments. Arguments for which
-// changes_scores() is true are supported only by the general and mma_score kernels; windows by these and the two
-// functions below whose names say so; last_keys only by the general kernels.
+// changes_scores() is true are supported only by the general and mma_score kernels. Windows are supported by these and
+// by mma_forward_window() and mma_backward_window(), last_keys only by the general kernels.
 void general_forward(const Params&, bool bf16, cudaStream_t);
 /// Writes to partials [splits, heads, behind + 1 + ahead] the sums of the scores' gradient for each offset between key
 /// and query, split into `splits` parts. Must run after general_backward(), which computes the row sums.
@@ -256,13 +256,13 @@ void relative_gradient(const Params&, bool bf16, float* partials, int splits, cu
 constexpr int kMaxRelativeColumns = 16384;  // maximum that a block keeps in shared memory
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
-/// With a window; without dropout.
+/// Require a window and no dropout.
 bool mma_forward_window(const Params&, cudaStream_t);
 bool mma_backward_window(const Params&, cudaStream_t);
-/// For changes_scores() and for dropout with packed samples, with or without a window.
+/// For arguments with changes_scores(), and for dropout with packed samples; with or without a window.
 bool mma_score_forward(const Params&, cudaStream_t);
 bool mma_score_backward(const Params&, cudaStream_t);
-/// Like relative_gradient(), after either backward.
+/// Like relative_gradient(). Must run after mma_score_backward() or general_backward(), which compute the row sums.
 bool mma_relative_gradient(const Params&, float* partials, int splits, cudaStream_t);
 /// f32, 16-byte aligned, with products in TF32.
 bool tf32_forward(const Params&, cudaStream_t);
