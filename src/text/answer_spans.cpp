@@ -1,4 +1,8 @@
-// The answers in a conversation's text; see answer_spans.h.
+// Finds the answers in a conversation's text; see answer_spans.h.
+//
+// Method: a mark with a number is added after each string of the messages, and the marked messages are rendered. The
+// positions of the marks in the text show where each string ends. The text after the last string of an answer, up to
+// the end of its turn, belongs to the answer; the prompt before it is rendered separately and compared with the text.
 #include "text/answer_spans.h"
 
 #include <algorithm>
@@ -17,14 +21,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t nowhere = std::string::npos;
-/// How often a prompt or the text between two messages must repeat before it is taken to do so again.
+/// Number of equal prompts (or ends) in a row after which the next one is assumed to be equal and is not rendered.
 constexpr int enough_times = 8;
-/// Limit of the messages of all prefixes that are rendered; it takes a few seconds.
+/// Limit of the number of messages in all rendered prefixes together; rendering them takes a few seconds.
 constexpr size_t max_prefix_messages = 1'000'000;
 
 std::string_view without_blanks(std::string_view text) { return jinja::stripped(text, true, true); }
 
-/// The size of the mark that ends a turn at the begin of `text`, with the white space before it; 0: there is none.
+/// Returns the size of the mark that ends a turn ("<|im_end|>") at the start of `text`, including the white space
+/// before it; 0 if there is none.
 size_t end_mark(std::string_view text) {
   const size_t begin = text.size() - jinja::stripped(text, true, false).size();
   if (!text.substr(begin).starts_with('<')) return 0;
@@ -32,7 +37,7 @@ size_t end_mark(std::string_view text) {
   return end != nowhere && text[end] == '>' ? end + 1 : 0;
 }
 
-/// Returns the begin of the mark that position `at` is inside of, or `at`.
+/// Returns the begin of the mark ("<...>") that contains position `at`, or `at` if no mark contains it.
 size_t mark_begin(std::string_view text, size_t at) {
   const size_t begin = text.substr(0, at).rfind('<');
   return begin != nowhere && text.substr(begin, at - begin).find('>') == nowhere ? begin : at;
@@ -42,8 +47,8 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-/// The positions up to which `prompt` and `text` agree. White space may differ: some templates indent the prompt in
-/// another way than the answer that follows it.
+/// Returns the positions in `prompt` and in `text` up to which both agree. White space may differ, because some
+/// templates indent a prompt differently from the same text before an answer.
 std::pair<size_t, size_t> agreement(std::string_view prompt, std::string_view text) {
   const auto skip_blanks = [](std::string_view of, size_t& at) {
     const size_t before = std::exchange(at, std::min(of.find_first_not_of(" \n\r\t", at), of.size()));
@@ -72,7 +77,7 @@ class Answers {
       whole_ = rendered(messages.size(), false);
       if (whole_.text == whole) return;
     }
-    // The template makes another text of marked messages.
+    // The template renders marked messages differently, so the marks cannot be used.
     marked_ = messages;
     whole_ = {whole, std::vector<size_t>(strings_.size(), nowhere)};
   }
@@ -96,20 +101,21 @@ class Answers {
  private:
   struct String {
     std::string text;  ///< without the white space around it
-    std::string tag;   ///< its last part, behind the mark
+    std::string tag;   ///< the last part of the string, which follows the mark
     bool is_content = false;
   };
-  /// A rendered text, and where in it the strings of the messages end; nowhere: it does not have this string.
+  /// A rendered text and [strings] the end of each string of the messages in it; nowhere: the text lacks the string.
   struct Text {
     std::string text;
     std::vector<size_t> ends;
   };
-  /// The end of a text, behind the last string of its messages; if it is not anchored, the whole text.
+  /// The part of a text after the last string of its messages, or the whole text if that string is not found
+  /// (`anchored` is false).
   struct Ending {
     std::string text;
     bool anchored = false;
   };
-  /// A text that repeats in a conversation: how often it was found in a row.
+  /// A text that repeats in a conversation, and how often it was found in a row.
   struct Repeated {
     std::string text;
     int times = 0;
@@ -130,14 +136,14 @@ class Answers {
       for (const char* key : {"content", "reasoning_content", "tool_calls"})
         if (message.contains(key) && (marks_calls || key != std::string_view("tool_calls")))
           mark(message[key], key == std::string_view("content"));
-      for (const char* key : {"thinking", "reasoning"})  // the same text by other names
+      for (const char* key : {"thinking", "reasoning"})  // the same text under other keys
         if (message.contains(key) && message[key] == thought) message[key] = message["reasoning_content"];
     }
     first_string_.push_back(strings_.size());
   }
 
-  /// Puts a mark behind each string in a part of a message. It stands before white space, which templates strip, and
-  /// before a last tag, as some templates ask whether a content ends with </tool_response>.
+  /// Inserts a mark after each string in a part of a message: before the white space at its end, which templates strip,
+  /// and before a tag at its end, because some templates test if a content ends with </tool_response>.
   void mark(Json& value, bool is_content) {
     if (value.is_structured())
       for (auto& item : value.items())
@@ -150,7 +156,7 @@ class Answers {
     value = text.insert(at, concat(mark_, strings_.size() - 1, mark_));
   }
 
-  /// The text of the first `count` messages, without the marks.
+  /// Renders the first `count` messages, removes the marks from the text, and returns their positions.
   Text rendered(size_t count, bool generation_prompt) {
     const std::string text = render_(marked_, count, generation_prompt);
     Text out;
@@ -187,8 +193,8 @@ class Answers {
     return rendered(count, generation_prompt);
   }
 
-  /// Returns the end of the prompt of answer i, behind string `before`. It is nearly always the same after messages of
-  /// one kind, so that it is not rendered for each of them, unless the caller wants this one to be `exact`.
+  /// Returns the end of the prompt of answer i: the part after string `before`. It is nearly always equal after
+  /// messages of the same kind, so it is not rendered for each of them, unless the caller requires an `exact` one.
   Ending prompt_behind(size_t i, size_t before, bool exact) {
     Repeated& repeated = repeated_[concat("prompt after ", i == 0 ? "" : kind_of(i - 1))];
     if (!exact && before != nowhere && repeated.is_known()) return {repeated.text, true};
@@ -199,15 +205,15 @@ class Answers {
     return found;
   }
 
-  /// Returns the text between `at` and the strings of the message behind answer i, without white space at its end.
+  /// Returns the text from `at` to the first string of the message after answer i, without white space at its end.
   std::string_view before_next(size_t i, size_t at) const {
     const size_t next = i + 1 < messages_.size() ? strings_begin(whole_, i + 1) : nowhere;
     if (next == nowhere || next < at) return {};
     return jinja::stripped(std::string_view(whole_.text).substr(at, next - at), false, true);
   }
 
-  /// The end of answer i, as far as it is known without rendering: the same text as often before stands behind its
-  /// content, or, as what ends a call differs from call to call, before the next message.
+  /// Returns the end of answer i if a repeated end is known and found again, else nowhere. The repeated end follows the
+  /// content of the answer. Answers that end with a tool call have different ends; there it precedes the next message.
   size_t known_end(size_t i, size_t begin) {
     const Repeated& repeated = repeated_ends(i);
     if (!repeated.is_known()) return nowhere;
@@ -229,7 +235,7 @@ class Answers {
     return last == nowhere ? begin : whole_.ends[last];
   }
 
-  /// The string of a message that ends last in the whole text.
+  /// Returns the string of a message that ends last in the whole text, or nowhere if the text has none of them.
   size_t last_string(size_t message) const {
     size_t last = nowhere;
     for (size_t n = first_string_[message]; n < first_string_[message + 1]; ++n)
@@ -237,7 +243,8 @@ class Answers {
     return last;
   }
 
-  /// Returns the position at which the first string of a message begins, as far as the text keeps it.
+  /// Returns the begin of the first string of a message in `text`. If the template has removed its start, the begin of
+  /// the rest.
   size_t strings_begin(const Text& text, size_t message) const {
     size_t begin = nowhere;
     for (size_t n = first_string_[message]; n < first_string_[message + 1]; ++n) {
@@ -271,7 +278,7 @@ class Answers {
     const std::string_view rest = std::string_view(text.text).substr(from);
     const auto [p, t] = agreement(prompt.text, rest);
     if (p == prompt.text.size()) return from + t;
-    // The prompt opens something that the text leaves out.
+    // The prompt ends with text that the conversation's text does not have, such as "<think>".
     const size_t said = strings_begin(text, i);
     if (!prompt.anchored || said == nowhere || said < from)
       refuse(i, "the text does not have the prompt that the template makes of the messages before it");
@@ -299,7 +306,7 @@ class Answers {
           "[{\"type\": \"text\", \"text\": ...}]: write the content so.");
       std::string_view said = ended(i, behind, prompt);
       const bool is_silent = said.empty();
-      while (whole_.text.compare(begin, said.size(), said) != 0) said.remove_prefix(1);  // a thought that is left out
+      while (whole_.text.compare(begin, said.size(), said) != 0) said.remove_prefix(1);  // skips a removed thought
       if (said.empty() && !is_silent) refuse(i, "the template rewrites it when other messages follow");
       return begin + said.size();
     }
@@ -308,8 +315,8 @@ class Answers {
     return end_in_whole(i, whole_.ends[own], ended(i, std::string_view(turn.text).substr(turn.ends[own]), prompt));
   }
 
-  /// The part of `behind`, which is what the turn has behind its last string, that the model says: up to the mark that
-  /// ends the turn. If only white space follows, this ends the turn.
+  /// Returns the part of `behind` that the model has to generate, up to the mark that ends the turn. `behind`: the text
+  /// of the turn after its last string. If it is only white space, it ends the turn.
   std::string_view ended(size_t i, std::string_view behind, const Ending& prompt) const {
     std::string_view out = jinja::stripped(behind, false, true);
     if (ends_with_content(i)) {
@@ -329,11 +336,13 @@ class Answers {
     return out;
   }
 
-  /// The position in the whole text behind the answer that continues at `at` and, as last message, ends with `ended`.
+  /// Returns the end of an answer in the whole text. `at`: the end of its last string; `ended`: the text after this
+  /// string if the answer is the last message.
   size_t end_in_whole(size_t i, size_t at, std::string_view ended) const {
     const std::string_view rest = std::string_view(whole_.text).substr(at);
     if (rest.starts_with(ended)) return at + ended.size();
-    // Another mark ends the turn when messages follow; a mark right before the next message's text begins that message.
+    // Some templates end a turn with another mark if messages follow. A mark directly before the text of the next
+    // message begins that message.
     const size_t agreed = mark_begin(rest, common_prefix(rest, ended));
     const size_t end = agreed + end_mark(rest.substr(agreed));
     const bool begins_next = end == before_next(i, at).size();
@@ -354,9 +363,9 @@ class Answers {
   const std::string& eos_;
   const RenderMessages& render_;
   const std::string& location_;
-  std::string mark_ = "\U0001D300";       ///< on both sides of a string's number: a sign that Python prints as it is
-  std::vector<String> strings_;           ///< of all messages
-  std::vector<size_t> first_string_;      ///< of each message, and behind the last one
+  std::string mark_ = "\U0001D300";       ///< on both sides of a string's number; Python's repr() keeps it
+  std::vector<String> strings_;           ///< strings of all messages, in order
+  std::vector<size_t> first_string_;      ///< [messages + 1]: index of the first string of each message
   Text whole_;
   std::map<std::string, Repeated> repeated_;
   size_t prefix_messages_ = 0;

@@ -33,7 +33,7 @@ class Rendering {
 
   ChatTemplate::Text text(bool generation_prompt) { return text(messages_, messages_.size(), generation_prompt); }
 
-  /// Begin and end of what the messages that `trains` names say.
+  /// Returns begin and end of the answers whose indices `trains` lists.
   std::vector<std::pair<size_t, size_t>> spans(const ChatTemplate::Text& whole, const std::vector<size_t>& trains) {
     if (chat_.marks_answers()) return marked_spans(whole, trains);
     const auto render = [this](const Json& messages, size_t count, bool generation_prompt) {
@@ -45,7 +45,7 @@ class Rendering {
   }
 
  private:
-  /// The text of the first `count` of `messages`.
+  /// Renders the first `count` of `messages`.
   ChatTemplate::Text text(const Json& messages, size_t count, bool generation_prompt) {
     Json some = Json::array();
     for (size_t i = 0; i < count; ++i) {
@@ -57,7 +57,7 @@ class Rendering {
     try {
       return chat_.render(variables_, day_of(settings_.chat_date));
     } catch (const UserError& error) {
-      // Templates differ about messages of calls alone: some want no content, others an empty one.
+      // For messages with only tool calls, some templates expect no content and others an empty one: tries both.
       if (!std::exchange(fills_contents_, true)) return text(messages, count, generation_prompt);
       throw UserError(concat(location_, ": the chat template refuses the conversation: ", error.what()));
     }
@@ -77,7 +77,7 @@ class Rendering {
                names, "or to the path of a .jinja file."));
   }
 
-  /// One block is one answer, in order.
+  /// Returns the spans of {% generation %} blocks: the k-th block is the k-th answer.
   std::vector<std::pair<size_t, size_t>> marked_spans(const ChatTemplate::Text& whole,
                                                       const std::vector<size_t>& trains) {
     std::vector<size_t> answers;

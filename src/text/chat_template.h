@@ -1,4 +1,4 @@
-// Conversations as texts: the chat template that renders them, and the parts of the text that are trained.
+// Conversations as texts: the chat template that renders them, and the parts of the text that are training targets.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@ struct Conversation {
 
 /// Returns the names of the built-in formats, which are values of data.chat_template.
 std::vector<std::string> chat_format_names();
-std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);  ///< null if there is no format of that name
-std::string chat_format_text(const std::string& name);                     ///< its Jinja text; empty if there is no such format
+std::shared_ptr<const ChatTemplate> chat_format(const std::string& name);  ///< null if there is no such format
+std::string chat_format_text(const std::string& name);                     ///< its Jinja text; empty if there is none
 
-/// Sets the templates of `settings`: of the model's folder, of a file, or a format. Throws UserError for a file that
-/// cannot be read.
+/// Sets the templates of `settings`: those of the model's folder, of a file, or a built-in format. A model without a
+/// template has none; the first conversation is then an error. Throws UserError for a file that cannot be read.
 void set_chat_template(const TextKeys& keys, const std::string& model_folder, TextSettings& settings);
 
 /// Renders a conversation as one text, in segments (Sample::whole). If the template has {% generation %} blocks, their
@@ -39,7 +39,8 @@ std::string content_text(const nlohmann::ordered_json& message);
 /// Returns the text before an answer: that of apply_chat_template() with add_generation_prompt.
 std::string render_prompt(const Conversation& conversation, const TextSettings& settings, const std::string& location);
 
-/// The text that ends each answer, as "<|im_end|>"; empty: only white space does, or the template refuses plain answers.
+/// Returns the text that ends each answer, such as "<|im_end|>"; empty if only white space ends an answer, or if the
+/// template refuses a conversation of one question and one answer.
 std::string end_of_answers(const TextSettings& settings);
 
 }  // namespace blipft

@@ -17,7 +17,7 @@ struct Node;
 struct Scope;
 struct Box;
 
-/// A template's error before its position is known; ChatTemplate::render() adds the place.
+/// An error of a template without its position; ChatTemplate::render() adds template name and line.
 struct Failure {
   std::string message;
 };
@@ -26,7 +26,8 @@ template <class... Parts>
   throw Failure{concat(parts...)};
 }
 
-/// Meter: the cost that a rendering may still cause. One unit is the cost of one output byte.
+/// Meter: limits the cost of a rendering, so that a template that never ends fails. One unit is the cost of one output
+/// byte; each step, item and scope costs more.
 constexpr size_t step_cost = 64, item_cost = 64, scope_cost = 512;
 struct Meter {
   int64_t left = int64_t{256} << 20;

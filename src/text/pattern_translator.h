@@ -1,10 +1,10 @@
 // Translates Oniguruma's regular expressions, which tokenizer.json uses, to PCRE2's.
 //
-// The two differ in ways that compile without a word: "x{1,3}+" repeats a repetition in one and is possessive in the
-// other, "\h" is a digit or a space, "&&" an intersection or two characters, "\s" and scripts have other members. So
-// each construct is read here, and what is not known to be the same is refused. Sets of characters do not depend on
-// PCRE2's version of Unicode: each character that the pattern tells apart from others becomes a byte; PCRE2 sees bytes
-// alone.
+// Many expressions compile in both but have different meanings: "x{1,3}+" repeats a repetition in Oniguruma and is
+// possessive in PCRE2, "\h" is a hexadecimal digit or a space, "&&" an intersection or two characters, and "\s" and
+// scripts have different members. So this code parses each construct, and refuses constructs that it does not know to
+// be equal. Sets of characters do not depend on PCRE2's version of Unicode: characters are divided into classes that
+// the pattern distinguishes, each class becomes one byte, and PCRE2 only matches these bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct TranslatedPattern {
 };
 
 /// `expression`: well-formed UTF-8, in Oniguruma's default syntax (Ruby's, with a few other options). `location` (file
-/// and key) begins the message of a UserError about what is not supported.
+/// and key) begins the message of a UserError about an unsupported construct.
 TranslatedPattern translate_pattern(const std::string& expression, const std::string& location);
 
 }  // namespace blipft

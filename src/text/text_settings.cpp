@@ -31,8 +31,8 @@ Json folder_json(const fs::path& file) {
   return json.is_object() ? json : Json::object();
 }
 
-/// The template under "chat_template" of a file, or null. If the file has several templates with names, returns the one
-/// called `name`; a single template is called "default".
+/// Returns the template under "chat_template" of a file, or null. If the file has several named templates, returns that
+/// with `name`; a single template has the name "default".
 std::shared_ptr<const ChatTemplate> template_in(const fs::path& file, const char* name) {
   const Json json = folder_json(file);
   const auto made = [&](const Json& text) {
@@ -98,7 +98,7 @@ std::string chosen_chat_template(const TextKeys& keys) {
 std::string end_token_warning(const TextSettings& settings, const Tokenizer& tokenizer, const std::string& model_path) {
   const std::string end = settings.chat_template ? end_of_answers(settings) : "";
   const std::vector<int32_t> ids = tokenizer.encode_plain(end);
-  // Some templates put a second token behind the one that ends the answer.
+  // Some templates add a second token after the one that ends the answer.
   const bool has_token = std::any_of(ids.begin(), ids.end(), [&](const int32_t id) {
     return or_nothing([&] { return std::optional(tokenizer.decode(std::vector{id})); }).value_or("").empty();
   });

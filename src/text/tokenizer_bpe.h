@@ -35,14 +35,15 @@ class BpeModel {
   BpeModel(BpeSpec spec, const std::string& file);
   /// Appends the ids of one word: well-formed UTF-8, of any length.
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
-  /// Returns the end of each of `ids` in `words`, whose ids they are.
+  /// Returns the end position in `words` of each of its `ids`.
   std::vector<size_t> ends_of(std::string_view words, std::span<const int32_t> ids) const;
 
  private:
   struct Merge {
     int32_t rank, id;
   };
-  /// The initial tokens of a character: one id, or the ids of its bytes, or none.
+  /// The initial tokens of a character: one id, or the ids of its bytes, or none: then it becomes the unknown token, or
+  /// is dropped if there is no unknown token.
   struct Symbol {
     int32_t id = -1;
     std::vector<int32_t> bytes;
@@ -70,7 +71,7 @@ class BpeModel {
   BpeSpec spec_;
   std::array<Symbol, 256> byte_symbols_;                // used if byte_level
   std::unordered_map<uint32_t, int32_t> characters_;    // code point -> id
-  std::array<int32_t, 256> fallback_ids_{};             // used if byte_fallback: ids of "<0x00>" and so on; -1: no token
+  std::array<int32_t, 256> fallback_ids_{};             // if byte_fallback: ids of "<0x00>" and so on; -1: no token
   std::unordered_map<uint64_t, Merge> merge_of_;        // pair_key -> merge
   bool split_at_word_starts_ = false;
   std::vector<uint32_t> lengths_;                       // [ids]: the number of bytes of a word that the id covers

@@ -29,7 +29,8 @@ struct NormalizerStep {
   std::shared_ptr<const Pattern> pattern = nullptr;
 };
 
-/// Replaces spaces by a visible character, and may add it before a text that does not start with it.
+/// A Metaspace pre-tokenizer: replaces spaces by a visible character, and adds it before a text that does not start
+/// with it, as `prepend` says.
 struct Metaspace {
   enum class Prepend { never, first, always };  ///< first: only at the start of the whole text, not after an added token
   std::string replacement = "\u2581";
