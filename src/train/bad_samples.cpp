@@ -13,10 +13,14 @@ constexpr size_t kListed = 5;              // samples in the summary of all rank
 constexpr size_t kTextBytes = 1024;        // bytes of a rank's list
 }  // namespace
 
-void BadSamples::note(const HostBatch& batch, const std::string& when) {
+void BadSamples::count(const HostBatch& batch) {
   count_ += static_cast<int64_t>(batch.bad_samples.size());
+  counted_.insert(batch.bad_samples.begin(), batch.bad_samples.end());
+}
+
+void BadSamples::warn(const HostBatch& batch, const std::string& when) {
   for (const std::string& bad : batch.bad_samples) {
-    if (!reported_.insert(bad).second) continue;
+    if (!warned_.insert(bad).second) continue;
     std::fprintf(stderr, "warning: rank %lld on %s: %s: %s; it goes on without this sample (data.on_bad_sample: skip)\n",
                  static_cast<long long>(world_.rank()), world_.host().c_str(), when.c_str(), bad.c_str());
   }
@@ -27,7 +31,7 @@ std::string BadSamples::summary(int64_t samples) const {
   if (count == 0) return {};
   std::string mine;
   size_t listed = 0;
-  for (const std::string& bad : reported_)
+  for (const std::string& bad : counted_)
     if (listed++ < kListed) mine += bad + "\n";
   mine.resize(kTextBytes);
   std::vector<char> all(world_.rank() == 0 ? kTextBytes * static_cast<size_t>(world_.size()) : 0);

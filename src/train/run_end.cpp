@@ -3,15 +3,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "agreement/record_files.h"
 #include "base/memory_text.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
+#include "io/named_checkpoints.h"
 #include "io/saved_model.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -25,11 +29,29 @@ void print_memory(const World& world, const RunTrace& trace) {
               memory_text(measured).c_str(), 100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
 }
 
-// Replaces the weights of the last step by those of the best checkpoint. Returns the number of its steps.
+// Returns the folder of a whole checkpoint after `steps` steps: of this run or, in a resumed run, beside the checkpoint
+// from which it resumed. Returns "" if there is none.
+std::string checkpoint_after(int64_t steps, const TrainingResources& r, const RunResults& results) {
+  std::vector<std::string> folders = {results.checkpoints.folder_of(steps)};
+  const std::string name = fs::path(folders[0]).filename().string();
+  if (r.run.resume) folders.push_back((fs::path(r.run.resume->folder).parent_path() / name).string());
+  for (const std::string& folder : folders)
+    if (io::named_checkpoint(fs::path(folder).parent_path().string(), name).is_whole()) return folder;
+  return "";
+}
+
+// Replaces the weights of the last step by those of the best checkpoint. Returns the number of its steps. If the best
+// checkpoint is missing (its writing failed, or somebody removed it), warns and keeps the weights of the last step.
 int64_t load_best_weights(const TrainingResources& r, const RunResults& results) {
   const BestValidation& best = results.best;
   if (best.steps() < 0 || best.steps() == results.end.steps) return results.end.steps;
-  const std::string folder = results.checkpoints.folder_of(best.steps());
+  const std::string folder = r.world.from_rank(0, r.first_rank() ? checkpoint_after(best.steps(), r, results) : "");
+  if (folder.empty()) {
+    if (r.first_rank())
+      std::fprintf(stderr, "warning: output.save_best: %s: found no whole checkpoint with the weights of the best %s; the weights "
+                   "of the last step are saved instead\n", results.checkpoints.folder_of(best.steps()).c_str(), best.metric().c_str());
+    return results.end.steps;
+  }
   r.world.run_agreeing_on_errors([&] { restore_state(r.weight_context(), io::read_index(folder), folder, 4); });
   if (r.first_rank())
     std::printf("best       %s %.6g, after step %lld; saving these weights\n", best.metric().c_str(), best.value(),
@@ -100,7 +122,7 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   observers.progress.print_totals(r.world.max(end.train_seconds), r.arena->total_bytes());
   observers.trace.driver_memory(end.steps - 1);
   print_memory(r.world, observers.trace);
-  faults.before_saving(end.steps, observers.all);
+  faults.before_saving(end.steps - r.run.first_step, observers.all);
   const SavedFolders saved = save(r, results);
   if (!saved.empty()) observers.trace.scratch_memory(end.steps - 1, "saving", r.plan.memory.saving_bytes);
   observers.all.end(event(end.reason()));  // written right after saving: without this row the run was killed

@@ -23,18 +23,19 @@ void RunFaults::watch(const CommGroups& groups) const {
 
 const HostBatch* RunFaults::next(DataLoader& loader, int64_t step) {
   activity_.step(step);
-  return next_batch(loader, concat("step ", step));
+  return next_batch(loader, concat("step ", step), true);
 }
 
 const HostBatch* RunFaults::next_of_validation(DataLoader& loader, int64_t step) {
   activity_.set({Activity::Phase::validation, Activity::RankOperation::host, step, -1});
-  return next_batch(loader, concat("validation after step ", step));
+  return next_batch(loader, concat("validation after step ", step), false);
 }
 
-const HostBatch* RunFaults::next_batch(DataLoader& loader, const std::string& when) {
+const HostBatch* RunFaults::next_batch(DataLoader& loader, const std::string& when, bool trains) {
   const Activity::Scope scope(activity_, Activity::RankOperation::data);
   const HostBatch* batch = loader.next();
-  bad_samples_.note(*batch, when);
+  bad_samples_.warn(*batch, when);
+  if (trains) bad_samples_.count(*batch);
   return batch;
 }
 

@@ -41,14 +41,14 @@ class RunFaults {
   void finished(const StepResult& result, TrainingObserver& observer);
   /// Records that the output folder exists from now on.
   void folder_made() { folder_ = io::KnownFile(config_.output.path); }
-  /// Reports what was skipped. Called by all ranks after the last of `steps` steps. Throws AgreedError if too much was
-  /// skipped to save a model.
+  /// Reports what was skipped in the `steps` steps since the start or the resume. Called by all ranks after the last
+  /// step. Throws AgreedError if too much was skipped to save a model.
   void before_saving(int64_t steps, TrainingObserver& observer);
   /// Called by all ranks after saving into `saved`. Throws AgreedError if the output folder vanished during the run.
   void after_saving(const std::vector<std::string>& saved) const;
 
  private:
-  const HostBatch* next_batch(DataLoader& loader, const std::string& when);
+  const HostBatch* next_batch(DataLoader& loader, const std::string& when, bool trains);
 
   const Config& config_;
   const World& world_;

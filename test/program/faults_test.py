@@ -324,6 +324,16 @@ def a_bad_sample_behind_a_validation_names_its_own_step(space):
 
 
 @test
+def bad_samples_of_validations_are_not_counted_as_training_samples(space):
+    data = space.copy(space.data)
+    names = corrupt(data, (3,))
+    result = run(space, 1, f"data.val_path={data}", "data.on_bad_sample=skip", "train.batch_size=1", "train.val_check_interval=1",
+                 "train.max_steps=2")
+    check(re.search(rf"warning: rank 0 on \S+: validation after step 0: .*{re.escape(names[0])}", result.err), result)
+    check("samples were left out" not in result.out + result.err, result)
+
+
+@test
 def data_that_is_gone_is_not_skipped(space):
     data = space.copy(space.data)
     corrupt(data, range(48))

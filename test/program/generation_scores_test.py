@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -195,6 +196,26 @@ def the_plan_counts_what_is_scored(space):
             ("--generate", trained / "config.yaml", (), f"{SAMPLES} prompts of {space.data}, ", False)):
         status, out, err, _ = mpirun(0, [PROGRAM, "--plan", action, config, *options, "--gpu-memory", "2"])
         check(status == 0 and f"\n{line}" in out and ("note: what is scored" in err) == note, action, options, out, err)
+
+
+@test
+def the_best_weights_are_found_beside_the_resumed_checkpoint_and_a_missing_one_loses_nothing(space):
+    # A learning rate that ruins the model after its best validation.
+    options = ("data.val_split_fraction=0.25", "train.val_check_interval=1", "train.max_epochs=4", "train.optim=sgd",
+               "train.lr=30", "train.warmup_steps=20", "checkpoint.keep_best=loss", "output.save_model=true",
+               "output.save_best=true", "train.early_stopping_patience=3")
+    whole = run(space, 1, *options)
+    best = int(re.search(r"^best       loss \S+, after step (\d+);", whole.out, re.M).group(1))
+    part = run(space, 1, *options, f"train.max_steps={best + 1}", "checkpoint.every_steps=1")
+    last = part.output / f"checkpoints/step-{best + 1:08d}"
+    resumed = run(space, 1, *options, f"checkpoint.resume={last}")
+    check(re.search(rf"^best       loss \S+, after step {best};", resumed.out, re.M), resumed)
+    check((resumed.output / "model/model.safetensors").read_bytes() == (whole.output / "model/model.safetensors").read_bytes(),
+          "resumed elsewhere, the best model is another")
+    shutil.rmtree(part.output / f"checkpoints/step-{best:08d}")
+    alone = run(space, 1, *options, f"checkpoint.resume={last}")
+    check("warning: output.save_best: " in alone.err and "the weights of the last step are saved instead" in alone.err, alone)
+    check((alone.output / "model/model.safetensors").exists(), alone)
 
 
 @test
