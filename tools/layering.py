@@ -56,7 +56,7 @@ TABLE = [
     [("liveness", "", "comm io unit ops/ base/")],
     [("engine", "engine_settings",
       "weights/ trace/ strategies models/ loading/ datasets/ pictures text store optimizers formats comm memory io/ unit ops/ base/")],
-    [("weights", "weight_settings", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
+    [("weights", "weight_settings", "strategies models pictures store optimizers formats comm memory io/ unit ops/ base")],
     # Observes units and their collectives, which models and strategies report; knows no run file.
     [("trace", "trace", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
     # Knows no model, run file or backend.

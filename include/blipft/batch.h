@@ -38,6 +38,7 @@ struct StreamInputs {
   int64_t max_tokens = 0;                  ///< maximum number of tokens that the model has positions for
   int64_t first_rows = 0;                  ///< Q
   bool pictures = false;                   ///< true: rows of pictures stand anywhere in place of tokens
+  int32_t picture_id = -1;                 ///< id of these tokens
   int64_t position_axes = 0;               ///< 1: it reads the position of each row; 3: positions on the axes time, y and x
                                            ///< (M-RoPE); 0: none
   bool key_lengths = false;                ///< true: reads the number of rows of each sample that are not padding
@@ -54,6 +55,7 @@ struct PatchInputs {
   int64_t side = 0;                        ///< of a patch, in pixels; 0: the model reads no patches
   int64_t merge = 1;                       ///< side of a cell, in patches
   int64_t window = 0;                      ///< side of the windows in which attention sees, in cells; 0: none
+  int64_t picture_side = 0;                ///< of every picture, in cells; 0: pictures have any size
   int64_t of_cell() const { return merge * merge; }
   explicit operator bool() const { return side > 0; }
   bool operator==(const PatchInputs&) const = default;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/pictures.h"
 #include "blipft/tokenizer_rules.h"
 
 namespace blipft {
@@ -35,6 +36,9 @@ struct FamilySpec {
   /// The processor of a folder with pictures ("Blip2Processor"). transformers 5 generates only if config.json names the
   /// token of a picture and processor_config.json the number of query tokens. Empty: the model reads no pictures.
   std::string processor_class = {};
+  /// The settings of the image processor for keys that the folder's file lacks.
+  ImageProcessor pixels = {};
+  PictureTokens picture_tokens = {};       ///< of a model that reads pictures anywhere in a text
 };
 
 /// Returns the family that config.json of `model_directory` names. Throws UserError as make_model() does.

@@ -1,4 +1,4 @@
-// TokenizerRules: how a model family changes the reading of a tokenizer.json.
+// Facts of a model family about texts: which class reads its tokenizer.json, and how pictures stand in a text.
 #pragma once
 
 #include <string>
@@ -9,6 +9,13 @@ namespace blipft {
 struct TokenizerRules {
   std::string tokenizer_class;             ///< "Qwen2Tokenizer"; empty: the file is used as it is
   bool overrides_files = false;            ///< false: applies only if the folder's files name no tokenizer_class
+};
+
+/// The text of a picture. A chat template writes the placeholder for each picture; the processor of the family replaces it
+/// by `before`, one `cell` for each row of the picture, and `after`. StreamInputs::picture_id is the id of a cell.
+struct PictureTokens {
+  std::string placeholder;                 ///< "<|image_pad|>"; empty: the model reads no pictures in texts
+  std::string before, cell, after;
 };
 
 }  // namespace blipft
