@@ -161,8 +161,7 @@ struct AttentionForward {
   float scale = 1;
   bool causal = false;
   int64_t window = 0;           ///< causal only: the number of latest keys, its own included, that a query sees; 0: all
-  Tensor last_keys;             ///< i32 [rows of q], optional, causal only: the last key that a query sees, at least its
-                                ///< own, counted in its sample. It never decreases within a sample
+  Tensor last_keys;             ///< i32 [rows of q], optional: last key of its sample that a query sees, never decreasing
   float cap = 0;                ///< a score s becomes cap tanh(s / cap) before the mask (Gemma 2); 0: no cap
   Tensor kv_lengths;            ///< i32 [batch], optional; if packed, at most the rows of the sample
   RelativeScores relative;      ///< optional; added before the mask; not allowed with cap or last_keys
@@ -429,6 +428,9 @@ class Ops {
   virtual void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) = 0;
   /// rows[i] (+)= sum over b of tiled[b * R + i]; rows is a parameter gradient.
   virtual void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream) = 0;
+  /// means[i] = mean of rows i * n to i * n + n - 1 of x. means [R, N], x [R * n, N]. Its gradient: x[r] = means[r / n] / n.
+  virtual void mean_rows(const Tensor& x, const Tensor& means, Stream) = 0;
+  virtual void mean_rows_backward(const Tensor& means, const Tensor& x, Stream) = 0;
   virtual void pick_rows(const RowBlocks&, Stream) = 0;
   virtual void spread_rows(const RowBlocks&, Stream) = 0;
   virtual void cross_entropy(const CrossEntropy&, Stream) = 0;

@@ -50,6 +50,8 @@ class CpuOps final : public Ops {
   void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) override;
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) override;
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream) override;
+  void mean_rows(const Tensor& x, const Tensor& means, Stream) override;
+  void mean_rows_backward(const Tensor& means, const Tensor& x, Stream) override;
   void pick_rows(const RowBlocks&, Stream) override;
   void spread_rows(const RowBlocks&, Stream) override;
   // loss.cpp

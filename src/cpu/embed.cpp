@@ -261,6 +261,32 @@ void CpuOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate,
   });
 }
 
+void CpuOps::mean_rows(const Tensor& x, const Tensor& means, Stream) {
+  check_mean_rows(x, means);
+  const int64_t cols = x.cols(), count = x.rows() / means.rows();
+  for_each(means.rows(), [&](int64_t r) {
+    float *sum = thread_buffer(0, cols), *row = thread_buffer(1, cols);
+    std::fill_n(sum, cols, 0.0f);
+    for (int64_t k = 0; k < count; ++k) {
+      load_row(x, r * count + k, row);
+      for (int64_t c = 0; c < cols; ++c) sum[c] += row[c];
+    }
+    for (int64_t c = 0; c < cols; ++c) sum[c] /= static_cast<float>(count);
+    store_row(sum, means, r);
+  });
+}
+
+void CpuOps::mean_rows_backward(const Tensor& means, const Tensor& x, Stream) {
+  check_mean_rows(x, means);
+  const int64_t cols = x.cols(), count = x.rows() / means.rows();
+  for_each(x.rows(), [&](int64_t r) {
+    float* row = thread_buffer(0, cols);
+    load_row(means, r / count, row);
+    for (int64_t c = 0; c < cols; ++c) row[c] /= static_cast<float>(count);
+    store_row(row, x, r);
+  });
+}
+
 void CpuOps::pick_rows(const RowBlocks& args, Stream) {
   check_args(args);
   check_numbers(args);

@@ -60,6 +60,8 @@ class CudaOps : public Ops {
   void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream stream) override;
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) override;
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream stream) override;
+  void mean_rows(const Tensor& x, const Tensor& means, Stream stream) override;
+  void mean_rows_backward(const Tensor& means, const Tensor& x, Stream stream) override;
   void pick_rows(const RowBlocks& args, Stream stream) override;
   void spread_rows(const RowBlocks& args, Stream stream) override;
   void cross_entropy(const CrossEntropy& args, Stream stream) override;

@@ -206,6 +206,38 @@ void launch_packed_rows(const RowBlocks& args, cudaStream_t stream) {
   BLIPFT_CUDA_LAUNCHED("packed_rows_kernel");
 }
 
+/// kBackward: x[r] = means[r / count] / count; else means[r] = mean of rows r * count to r * count + count - 1 of x. One
+/// block per row of the result.
+template <class T, int N, bool kBackward>
+__global__ void mean_rows_kernel(const T* __restrict__ from, T* __restrict__ to, int64_t cols, int count) {
+  const int64_t row = blockIdx.x, first = kBackward ? row / count : row * count;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{blockDim.x} * N) {
+    float sum[N] = {}, x[N];
+    for (int k = 0; k < (kBackward ? 1 : count); ++k) {
+      load(from + (first + k) * cols + c, x);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum[i] += x[i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] /= static_cast<float>(count);
+    store(to + row * cols + c, sum);
+  }
+}
+
+template <bool kBackward>
+void launch_mean_rows(const Tensor& from, const Tensor& to, int64_t count, cudaStream_t stream) {
+  const int64_t cols = to.cols();
+  dispatch_float(to.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    with_width<T>(cols, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      mean_rows_kernel<T, N, kBackward><<<static_cast<unsigned>(to.rows()), row_threads(cols, N), 0, stream>>>(
+          from.as<const T>(), to.as<T>(), cols, static_cast<int>(count));
+    }, from, to);
+  });
+  BLIPFT_CUDA_LAUNCHED("mean_rows_kernel");
+}
+
 }  // namespace
 
 void launch_sum_blocks(const void* tiled, DType dtype, int64_t count, int64_t stride_rows, const Tensor& rows,
@@ -320,6 +352,16 @@ void CudaOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate
   check_sum_tiles(tiled, rows);
   launch_sum_blocks(tiled.data, tiled.dtype, tiled.rows() / rows.rows(), rows.rows(), rows, accumulate,
       context(stream));
+}
+
+void CudaOps::mean_rows(const Tensor& x, const Tensor& means, Stream stream) {
+  check_mean_rows(x, means);
+  launch_mean_rows<false>(x, means, x.rows() / means.rows(), context(stream).stream);
+}
+
+void CudaOps::mean_rows_backward(const Tensor& means, const Tensor& x, Stream stream) {
+  check_mean_rows(x, means);
+  launch_mean_rows<true>(means, x, x.rows() / means.rows(), context(stream).stream);
 }
 
 void CudaOps::pick_rows(const RowBlocks& args, Stream stream) {

@@ -146,6 +146,8 @@ class PlanOps final : public Ops {
   }
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) override { check_tile_rows(rows, tiled); }
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool, Stream) override { check_sum_tiles(tiled, rows); }
+  void mean_rows(const Tensor& x, const Tensor& means, Stream) override { check_mean_rows(x, means); }
+  void mean_rows_backward(const Tensor& means, const Tensor& x, Stream) override { check_mean_rows(x, means); }
   void pick_rows(const RowBlocks& args, Stream) override { check_args(args); }
   void spread_rows(const RowBlocks& args, Stream) override { check_args(args); }
   void cross_entropy(const CrossEntropy& args, Stream) override { check_args(args); }

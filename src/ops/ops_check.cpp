@@ -286,6 +286,13 @@ void check_sum_tiles(const Tensor& tiled, const Tensor& rows) {
                 "tiled must hold whole copies of rows");
 }
 
+void check_mean_rows(const Tensor& x, const Tensor& means) {
+  const Checker check{"mean_rows"};
+  check.floating(x, "x");
+  check.require(means.rows() > 0 && x.rows() % means.rows() == 0, "the rows of x are no multiple of the means");
+  check.matrix(means, "means", x.dtype, means.rows(), x.cols());
+}
+
 void check_sum(const Tensor& x, const Tensor& out) {
   const Checker check{"sum"};
   check.dtype(x, "x", DType::f32);

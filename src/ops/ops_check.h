@@ -52,6 +52,7 @@ void check_pack_signs(const Tensor& x, const Tensor& signs);
 void check_gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows);
 void check_tile_rows(const Tensor& rows, const Tensor& tiled);
 void check_sum_tiles(const Tensor& tiled, const Tensor& rows);
+void check_mean_rows(const Tensor& x, const Tensor& means);
 void check_sum(const Tensor& x, const Tensor& out);
 void check_sum_squares(const Tensor& x, const Tensor& out);
 void check_cast(const Tensor& from, const Tensor& to);

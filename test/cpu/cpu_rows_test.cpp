@@ -289,6 +289,29 @@ TEST_SUITE("cpu_rows") {
     }
   }
 
+  TEST_CASE("means of rows and their gradient") {
+    for (DType t : {kF32, kBf16})
+      for (int64_t count : {1, 4, 9}) {
+        OpContext c(cpu());
+        const Tensor x = c.input("x", t, {3 * count, 5}), means = c.output("means", t, {3, 5});
+        const Tensor dmeans = c.input("dmeans", t, {3, 5}), dx = c.output("dx", t, x.shape);
+        const Tensor wrong = c.scratch("wrong", t, {2, 5});
+        c.run([&](Ops& ops, Stream s) {
+          ops.mean_rows(x, means, s);
+          ops.mean_rows_backward(dmeans, dx, s);
+          if (count % 2) CHECK_THROWS_WITH_AS(ops.mean_rows(x, wrong, s), doctest::Contains("no multiple of the means"), Error);
+        });
+        const auto mean = [&](const Vec& v) {
+          Vec all(15);
+          for (int64_t i = 0; i < 15 * count; ++i) at(all, i / 5 / count * 5 + i % 5) += at(v, i) / static_cast<double>(count);
+          return all;
+        };
+        const Vec values = c.read(x), gradient = c.read(dmeans);
+        CHECK_CLOSE(c.read(means), mean(values), bound(t));
+        CHECK_CLOSE(c.read(dx), differences(values, [&](const Vec& v) { return inner(gradient, mean(v)); }), bound(t));
+      }
+  }
+
   TEST_CASE("tiles, picked and spread rows") {
     for (DType t : {kF32, kBf16}) {
       constexpr int64_t n = 5;

@@ -130,6 +130,15 @@ inline void add_row_moves(Cases& cases, DType t) {
       const Tensor rows = c.input("rows", t, {32, n}), tiled = c.output("tiled", t, {3 * 32, n});
       c.run([&](Ops& ops, Stream s) { ops.tile_rows(rows, tiled, s); });
     }});
+    for (int64_t count : {1, 9, 16})
+      cases.push_back({title(t, "mean_rows of ", count, ", ", n), t, false, [=](OpContext& c) {
+        const Tensor x = c.input("x", t, {7 * count, n}), means = c.output("means", t, {7, n});
+        const Tensor dmeans = c.input("dmeans", t, {7, n}), dx = c.output("dx", t, {7 * count, n});
+        c.run([&](Ops& ops, Stream s) {
+          ops.mean_rows(x, means, s);
+          ops.mean_rows_backward(dmeans, dx, s);
+        });
+      }});
     cases.push_back({title(t, "gather_rows ", n), t, true, [=](OpContext& c) {
       const Tensor table = c.input("table", t, {50, n}), rows = c.output("rows", t, {6, n});
       const Tensor numbers = c.values("numbers", DType::i32, {49, 0, 7, 7, 31, 0});
