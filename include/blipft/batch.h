@@ -61,9 +61,10 @@ struct PatchInputs {
   bool operator==(const PatchInputs&) const = default;
 };
 
-/// Mean number of text rows of a sample.
+/// Mean number of text rows of a sample, and of what it has of PictureShape.
 struct TextRows {
   double text = 0, source = 0;
+  double picture_rows = 0, pictures = 0;
   TextRows(double text_rows, double source_rows = 0) : text(text_rows), source(source_rows) {}  // NOLINT: text alone
   double all() const { return text + source; }
 };
@@ -118,7 +119,10 @@ struct TextShape {
   int64_t source_rows(int64_t batch_size) const { return source().rows(batch_size); }
   TextRows mean_rows(int64_t batch_size) const {
     const auto samples = static_cast<double>(batch_size);
-    return {static_cast<double>(rows(batch_size)) / samples, static_cast<double>(source_rows(batch_size)) / samples};
+    TextRows mean = {static_cast<double>(rows(batch_size)) / samples, static_cast<double>(source_rows(batch_size)) / samples};
+    mean.picture_rows = static_cast<double>(pictures.rows) / samples;
+    mean.pictures = static_cast<double>(pictures.count) / samples;
+    return mean;
   }
   bool operator==(const TextShape&) const = default;
 };
@@ -126,6 +130,7 @@ struct TextShape {
 /// pixel -> (pixel / 255 - mean) / std, per colour.
 struct PixelStatistics {
   float mean[3] = {0, 0, 0}, std[3] = {1, 1, 1};
+  bool of_bytes = false;                     ///< true: computed as (pixel - 255 mean) / (255 std), as torchvision does
 };
 
 /// Device tensors of one stream of a micro-batch. Fields that the stream does not have are absent.
@@ -139,12 +144,13 @@ struct StreamRows {
   Tensor labels;                           ///< i32 [R - B * (Q + 1)], of the text: for each row of its tokens but the last of
                                            ///< its sample the next id, or -100 if that is no training target
   Tensor label_rows;                       ///< i32 [labels]: sample * S + row of the sample that predicts the label
-  Tensor sample_keys;                      ///< i64 [B], keys of the samples for dropout
+  Tensor sample_keys;                      ///< i64 [B], keys of the samples (of patches: of the pictures) for dropout
   Tensor picture_of_row;                   ///< i32 [R], with pictures: the picture row that stands there; -1: a token
   Tensor row_of_picture;                   ///< i32 [N], with pictures: the row where each picture row stands; -1: nowhere
   Tensor last_keys;                        ///< i32 [R], with pictures: the last row of its sample that each row sees, see
                                            ///< AttentionForward; adjacent pictures are one
   Tensor pixels;                           ///< u8 [R, 3 * side^2], of patches: by colour, then by rows
+  Tensor cell_numbers;                     ///< i32 [N], of patches: picture * maximum cells + cell in the picture
   Packing packing;                         ///< of the R rows; absent if every sample has S rows
   Packing text_packing;                    ///< of the R - B * Q rows of tokens, with splits_text; absent likewise
   int64_t windows = 0, max_window_rows = 0;  ///< of patches
@@ -159,7 +165,8 @@ struct MicroBatch {
   Tensor sample_keys;                      ///< as in StreamRows
   StreamRows text, source, instruction;
   StreamRows patches;                      ///< samples: pictures. The patches of a cell follow each other, and the cells of
-                                           ///< a window; positions are the patch's row and column in its picture
+                                           ///< a window; positions [4, R] are row and column of the patch in its picture,
+                                           ///< and the picture's number of rows and columns
   Tensor loss_weight;                      ///< f32 [1], weight of each label that is not -100
   Tensor loss;                             ///< f32 [1], the model adds the weighted loss to it
   Tensor row_loss;                         ///< f32 [labels], optional, out: the weighted loss of each label
@@ -168,10 +175,10 @@ struct MicroBatch {
 /// A field of a step's block: an array [M, ...] whose m-th element belongs to micro-batch m. The first three exist once,
 /// the others for each stream.
 enum class BatchField {
-  pixels, sample_keys,                     ///< as in MicroBatch
+  pixels, sample_keys,                     ///< as in MicroBatch; of patches as in StreamRows
   label_counts,                            ///< f32 [M], labels that are not -100
   ids, labels, lengths, positions, key_lengths, label_rows,  ///< as in StreamRows
-  picture_of_row, row_of_picture, last_keys, window_starts, window_padded_rows,
+  picture_of_row, row_of_picture, last_keys, cell_numbers, window_starts, window_padded_rows,
   starts, padded_rows, text_starts, text_padded_rows         ///< of its two packings
 };
 struct BatchPart {

@@ -27,7 +27,9 @@ void BatchLayout::add_patches() {
     add({field, BatchStream::patches}, dtype, of);
   };
   add_field(BatchField::pixels, {rows, 3 * in.side * in.side}, DType::u8);
-  add_field(BatchField::positions, {2, rows});
+  add_field(BatchField::positions, {4, rows});
+  add_field(BatchField::sample_keys, {shape.count}, DType::i64);
+  add_field(BatchField::cell_numbers, {shape.rows});
   add_field(BatchField::starts, {shape.count + 1});
   add_field(BatchField::padded_rows, {rows});
   if (in.window == 0) return;
@@ -111,7 +113,8 @@ StreamRows BatchLayout::patches(void* block, int64_t m) const {
   const auto field = [&](BatchField name) { return of({name, BatchStream::patches}, block, m); };
   const int64_t of_cell = inputs_.patches.of_cell(), window = inputs_.patches.window;
   return {.samples = text_.pictures.count, .max_rows = text_.pictures.largest * of_cell, .rows = text_.pictures.rows * of_cell,
-          .positions = field(BatchField::positions), .pixels = field(BatchField::pixels),
+          .positions = field(BatchField::positions), .sample_keys = field(BatchField::sample_keys),
+          .pixels = field(BatchField::pixels), .cell_numbers = field(BatchField::cell_numbers),
           .packing = {field(BatchField::starts), field(BatchField::padded_rows)},
           .windows = text_.pictures.windows, .max_window_rows = window * window * of_cell,
           .window_packing = {field(BatchField::window_starts), field(BatchField::window_padded_rows)}};

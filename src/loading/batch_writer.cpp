@@ -68,25 +68,32 @@ void write_positions(const Tensor& positions, const std::vector<int64_t>& rows, 
 /// The pictures of a micro-batch, in the order of their rows.
 struct OrderedPictures {
   std::vector<const PictureSegment*> pictures;
+  std::vector<int64_t> keys;               ///< for dropout: of the sample and the number of the picture in it
   std::vector<PatchGrid> grids;
   std::vector<int32_t> rows;               ///< [cells]: row of the text in which each cell stands, by pictures
   WindowOrder order;                       ///< one window for each picture if the tower has no windows
 };
 
+constexpr int64_t kMaxPictures = int64_t{1} << 16;  // of a sample, so that no two have one key
+
 /// `starts`: the row of each sample's first token.
 OrderedPictures ordered_pictures(std::span<const BatchSample> samples, const std::vector<int64_t>& starts, const PatchInputs& in) {
   OrderedPictures all;
   int64_t longest = 1;
-  for (size_t b = 0; b < samples.size(); ++b)
-    for (const PictureSegment& picture : samples[b].text.pictures) {
+  for (size_t b = 0; b < samples.size(); ++b) {
+    const std::vector<PictureSegment>& own = samples[b].text.pictures;
+    for (size_t i = 0; i < own.size(); ++i) {
+      const PictureSegment& picture = own[i];
       BLIPFT_CHECK(picture.first >= 0 && picture.first + picture.cells() <= samples[b].text.size(), "a picture of ",
                    picture.cells(), " rows at token ", picture.first, " does not fit into ", samples[b].text.size(), " tokens");
       all.pictures.push_back(&picture);
+      all.keys.push_back(samples[b].key * kMaxPictures + static_cast<int64_t>(i));
       all.grids.push_back({picture.height * in.merge, picture.width * in.merge});
       longest = std::max({longest, picture.height, picture.width});
       for (int64_t cell = 0; cell < picture.cells(); ++cell)
         all.rows.push_back(static_cast<int32_t>(starts[b] + picture.first + cell));
     }
+  }
   all.order = window_order(all.grids, in.merge, in.window > 0 ? in.window : longest);
   return all;
 }
@@ -141,23 +148,32 @@ void write_patches(const BatchLayout& layout, const OrderedPictures& of, void* b
   const std::vector<PatchPlace> places = patch_places(of.grids, in.merge);
   const int64_t bytes = out.pixels.cols() * in.of_cell();  // of a cell
   std::vector<int64_t> pictures, windows;
-  std::vector<const uint8_t*> cells;
-  for (const PictureSegment* picture : of.pictures) {
-    pictures.push_back(picture->cells() * in.of_cell());
-    for (int64_t cell = 0; cell < picture->cells(); ++cell) cells.push_back(picture->patches + cell * bytes);
+  struct Cell {
+    const uint8_t* patches;
+    PatchGrid grid;                        // of its picture
+  };
+  std::vector<Cell> cells;
+  for (size_t i = 0; i < of.pictures.size(); ++i) {
+    pictures.push_back(of.grids[i].patches());
+    for (int64_t cell = 0; cell < of.pictures[i]->cells(); ++cell) cells.push_back({of.pictures[i]->patches + cell * bytes, of.grids[i]});
   }
   std::fill_n(out.positions.as<int32_t>(), out.positions.numel(), 0);
   std::fill_n(out.pixels.as<uint8_t>(), out.pixels.numel(), uint8_t{0});
   for (int64_t i = 0; i < static_cast<int64_t>(cells.size()); ++i) {
     const int64_t cell = of.order.cells[static_cast<size_t>(i)];
-    std::copy_n(cells[static_cast<size_t>(cell)], bytes, out.pixels.as<uint8_t>() + i * bytes);
+    const auto& [patches, grid] = cells[static_cast<size_t>(cell)];
+    std::copy_n(patches, bytes, out.pixels.as<uint8_t>() + i * bytes);
     for (int64_t patch = 0; patch < in.of_cell(); ++patch) {
       const PatchPlace& place = places[static_cast<size_t>(cell * in.of_cell() + patch)];
       int32_t* const position = out.positions.as<int32_t>() + i * in.of_cell() + patch;
       position[0] = place.row, position[out.rows] = place.column;
+      position[2 * out.rows] = static_cast<int32_t>(grid.height), position[3 * out.rows] = static_cast<int32_t>(grid.width);
     }
   }
   write_packing(out.packing, with_padding_groups(std::move(pictures), out.samples, out.max_rows, out.rows), out.max_rows);
+  std::fill_n(std::copy(of.keys.begin(), of.keys.end(), out.sample_keys.as<int64_t>()), out.samples - std::ssize(of.keys), int64_t{0});
+  for (int64_t i = 0; i < out.cell_numbers.numel(); ++i)
+    out.cell_numbers.as<int32_t>()[i] = out.packing.padded_rows.as<int32_t>()[i * in.of_cell()] / static_cast<int32_t>(in.of_cell());
   if (in.window == 0) return;
   for (size_t w = 1; w < of.order.starts.size(); ++w) windows.push_back(of.order.starts[w] - of.order.starts[w - 1]);
   write_packing(out.window_packing, with_padding_groups(std::move(windows), out.windows, out.max_window_rows, out.rows),

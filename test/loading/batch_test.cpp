@@ -66,7 +66,7 @@ size_t parts_of(const ModelInputs& inputs, bool packed) {
     if (stream)
       parts += 2 + (stream.position_axes > 0) + stream.key_lengths + stream.label_rows + (packed ? 2 : 0) +
                (packed && stream.splits_text ? 2 : 0);
-  return parts + 1 + (inputs.text.pictures ? 2 : 0) + (inputs.patches ? 6 : 0);  // labels, ...
+  return parts + 1 + (inputs.text.pictures ? 2 : 0) + (inputs.patches ? 8 : 0);  // labels, ...
 }
 
 /// "<" and ">" around every text, a word's letters as ids.
@@ -231,12 +231,18 @@ TEST_SUITE("batch") {
     CHECK(patches.max_rows == 36);
     CHECK(patches.rows == 52);
     CHECK(patches.max_window_rows == 16);
+    CHECK(numbers(BatchField::cell_numbers) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 18, 19, 20});
+    const int64_t* const keys = patches.sample_keys.as<int64_t>();
+    CHECK(keys[0] != keys[1]);
+    CHECK(keys[2] == 0);                   // of padding
     const Numbers cells{0, 1, 3, 4, 2, 5, 6, 7, 8};
     for (int64_t row = 0; row < 52; ++row) {
       const int64_t cell = row < 36 ? cells[static_cast<size_t>(row / 4)] : 0, patch = row % 4;
       const int64_t y = row < 40 ? 2 * (cell / 3) + patch / 2 : 0, x = row < 40 ? 2 * (cell % 3) + patch % 2 : 0;
       CHECK(patches.positions.as<int32_t>()[row] == y);
       CHECK(patches.positions.as<int32_t>()[52 + row] == x);
+      for (const int64_t axis : {2, 3})    // rows and columns of the picture
+        CHECK(patches.positions.as<int32_t>()[axis * 52 + row] == (row < 36 ? 6 : row < 40 ? 2 : 0));
       for (int64_t i = 0; i < 12; ++i) {
         const int64_t pixel = 12 * (4 * cell + patch) + i;
         CHECK(patches.pixels.as<uint8_t>()[12 * row + i] == (row < 36 ? pixel % 251 : row < 40 ? 7 : 0));
