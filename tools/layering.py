@@ -79,7 +79,7 @@ TABLE = [
      ("cpu", "", "ops/ base/")],
     # Units and batches consist of tensors.
     [("unit", "unit batch", "ops base")],
-    [("ops", "device monitor tensor ops dropout linear_ops decode_ops head_norm relative_bias philox", "base")],
+    [("ops", "device monitor tensor ops dropout linear_ops decode_ops patch_ops head_norm relative_bias philox", "base")],
     [("base", "choices error key_locations rank_operation tokenizer_rules shipped_files version", "")],
 ]
 

@@ -7,7 +7,9 @@
 
 namespace blipft {
 
-enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
+enum class Activation { none, relu, gelu, gelu_tanh };  // gelu is the exact (erf) form, gelu_tanh the tanh approximation
+/// True if the derivative is computed from the activation's input.
+constexpr bool is_gelu(Activation activation) { return activation == Activation::gelu || activation == Activation::gelu_tanh; }
 
 /// A factor of an fp8 product, with one scale for the whole matrix: value = quantized * scale[0].
 struct Fp8Matrix {

@@ -366,9 +366,9 @@ struct AdamW8bitUpdate {
 };
 
 // The arguments of decoding ops are in blipft/decode_ops.h, of head norms in blipft/head_norm.h, of relative positions
-// in blipft/relative_bias.h.
+// in blipft/relative_bias.h, of patches of pictures in blipft/patch_ops.h.
 struct RelativeBias; struct BeginTexts; struct NextRows; struct CodedLinear; struct CacheWrite; struct AttentionDecode;
-struct PickTokens; struct BeamStep; struct HeadNormForward; struct HeadNormBackward;
+struct PickTokens; struct BeamStep; struct HeadNormForward; struct HeadNormBackward; struct PatchValues; struct PositionTable;
 
 class Ops {
  public:
@@ -418,12 +418,17 @@ class Ops {
   virtual void beam_step(const BeamStep&, Stream) = 0;
 
   virtual void patchify(const Patchify&, Stream) = 0;
+  virtual void patch_values(const PatchValues&, Stream) = 0;
+  virtual void position_table_forward(const PositionTable&, Stream) = 0;
+  virtual void position_table_backward(const PositionTable&, Stream) = 0;
   virtual void vision_embed_forward(const VisionEmbed&, Stream) = 0;
   virtual void vision_embed_backward(const VisionEmbed&, Stream) = 0;
   virtual void text_embed_forward(const TextEmbed&, Stream) = 0;
   virtual void text_embed_backward(const TextEmbed&, Stream) = 0;
-  /// rows[i] = table[numbers[i]]. table [V, N], numbers i32 [R], rows [R, N].
+  /// rows[i] = table[numbers[i]], or zeros if numbers[i] is negative. table [V, N], numbers i32 [R], rows [R, N].
   virtual void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) = 0;
+  /// x[numbers[i]] += rows[i], unless numbers[i] is negative. x [M, N], numbers i32 [R], without duplicates, rows [R, N].
+  virtual void add_rows(const Tensor& rows, const Tensor& numbers, const Tensor& x, Stream) = 0;
   /// tiled[b * R + i] = rows[i] for every b. rows [R, N], tiled [B * R, N].
   virtual void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) = 0;
   /// rows[i] (+)= sum over b of tiled[b * R + i]; rows is a parameter gradient.

@@ -43,11 +43,15 @@ class CpuOps final : public Ops {
   void beam_step(const BeamStep&, Stream) override;
   // embed.cpp
   void patchify(const Patchify&, Stream) override;
+  void patch_values(const PatchValues&, Stream) override;
+  void position_table_forward(const PositionTable&, Stream) override;
+  void position_table_backward(const PositionTable&, Stream) override;
   void vision_embed_forward(const VisionEmbed&, Stream) override;
   void vision_embed_backward(const VisionEmbed&, Stream) override;
   void text_embed_forward(const TextEmbed&, Stream) override;
   void text_embed_backward(const TextEmbed&, Stream) override;
   void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) override;
+  void add_rows(const Tensor& rows, const Tensor& numbers, const Tensor& x, Stream) override;
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) override;
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream) override;
   void mean_rows(const Tensor& x, const Tensor& means, Stream) override;

@@ -24,6 +24,21 @@ void reduce(const Tensor& x, const Tensor& out, bool accumulate, F f) {
   *result = static_cast<float>(accumulate ? total + static_cast<double>(*result) : total);
 }
 
+constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;
+
+/// An activation and its derivative.
+struct SlopedValue {
+  float value, slope;
+};
+
+// x (1 + tanh(kTanhScale (x + kTanhCube x^3))) / 2, kTanhScale = sqrt(2 / pi)
+SlopedValue gelu_tanh(float x) {
+  constexpr float kTanhScale = 0.79788456080286536f, kTanhCube = 0.044715f;
+  const float t = std::tanh(kTanhScale * (x + kTanhCube * x * x * x));
+  const float inner = kTanhScale * (1.0f + 3.0f * kTanhCube * x * x);
+  return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner};
+}
+
 }  // namespace
 
 void check_packing(const Packing& packing, int64_t maximum) {
@@ -60,15 +75,15 @@ void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_
 }
 
 void activate_values(Activation activation, float* values, int64_t count) {
-  constexpr float kSqrtHalf = 0.70710678118654752f;
   if (activation == Activation::relu)
     for (int64_t i = 0; i < count; ++i) values[i] = values[i] < 0 ? 0.0f : values[i];  // keeps NaNs
   else if (activation == Activation::gelu)
     for (int64_t i = 0; i < count; ++i) values[i] = 0.5f * values[i] * (1.0f + std::erf(values[i] * kSqrtHalf));
+  else if (activation == Activation::gelu_tanh)
+    for (int64_t i = 0; i < count; ++i) values[i] = gelu_tanh(values[i]).value;
 }
 
 void activation_gradient(Activation activation, const float* saved, float* gradient, int64_t count) {
-  constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;
   if (activation == Activation::relu)
     for (int64_t i = 0; i < count; ++i) gradient[i] = saved[i] > 0 ? gradient[i] : 0.0f;
   else if (activation == Activation::gelu)
@@ -76,6 +91,8 @@ void activation_gradient(Activation activation, const float* saved, float* gradi
       const float x = saved[i];  // d/dx x Phi(x) = Phi(x) + x phi(x)
       gradient[i] *= 0.5f * (1.0f + std::erf(x * kSqrtHalf)) + x * kInvSqrtTwoPi * std::exp(-0.5f * x * x);
     }
+  else if (activation == Activation::gelu_tanh)
+    for (int64_t i = 0; i < count; ++i) gradient[i] *= gelu_tanh(saved[i]).slope;
 }
 
 void unpack_signs(const Tensor& signs, int64_t first, int64_t count, float* values) {
@@ -232,27 +249,15 @@ void CpuOps::fill_i32(const Tensor& x, int32_t value, Stream) {
 
 namespace {
 
-constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;
-// gelu_tanh(x) = x (1 + tanh(kTanhScale (x + kTanhCube x^3))) / 2, kTanhScale = sqrt(2 / pi)
-constexpr float kTanhScale = 0.79788456080286536f, kTanhCube = 0.044715f;
-
 /// The value and the derivative of a gate's activation at g.
-struct GateValue {
-  float value, slope;
-};
-
-GateValue gate_value(GateActivation activation, float g) {
+SlopedValue gate_value(GateActivation activation, float g) {
   switch (activation) {
     case GateActivation::relu: return {g < 0 ? 0.0f : g, g > 0 ? 1.0f : 0.0f};
     case GateActivation::gelu: {           // g Phi(g)
       const float phi = 0.5f * (1.0f + std::erf(g * kSqrtHalf));
       return {g * phi, phi + g * kInvSqrtTwoPi * std::exp(-0.5f * g * g)};
     }
-    case GateActivation::gelu_tanh: {
-      const float t = std::tanh(kTanhScale * (g + kTanhCube * g * g * g));
-      const float inner = kTanhScale * (1.0f + 3.0f * kTanhCube * g * g);
-      return {0.5f * g * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * g * (1.0f - t * t) * inner};
-    }
+    case GateActivation::gelu_tanh: return gelu_tanh(g);
     case GateActivation::silu: break;      // is computed in separate loops
   }
   return {};
@@ -288,7 +293,7 @@ void CpuOps::swiglu_backward(const Swiglu& args, Stream) {
     load(args.gate_up, r * 2 * f, 2 * f, gate);
     load(args.dy, r * f, f, dy);
     for (int64_t c = 0; c < f && args.activation != GateActivation::silu; ++c) {
-      const GateValue of = gate_value(args.activation, gate[c]);
+      const SlopedValue of = gate_value(args.activation, gate[c]);
       y[c] = of.value * up[c];
       gate[c] = dy[c] * up[c] * of.slope;
       up[c] = dy[c] * of.value;

@@ -243,9 +243,31 @@ void CpuOps::gather_rows(const Tensor& table, const Tensor& numbers, const Tenso
   check_gather_rows(table, numbers, rows);
   const int32_t* from = numbers.as<const int32_t>();
   for (int64_t r = 0; r < rows.rows(); ++r)
-    BLIPFT_CHECK(from[r] >= 0 && from[r] < table.rows(), "gather_rows: numbers[", r, "] is ", from[r],
+    BLIPFT_CHECK(from[r] < table.rows(), "gather_rows: numbers[", r, "] is ", from[r],
                  ", but the table has ", table.rows(), " rows");
-  for_each(rows.rows(), [&](int64_t r) { copy_row(table, from[r], rows, r); });
+  const int64_t bytes = rows.cols() * dtype_size(rows.dtype);
+  for_each(rows.rows(), [&](int64_t r) {
+    if (from[r] >= 0) copy_row(table, from[r], rows, r);
+    else std::memset(rows.as<char>() + r * bytes, 0, static_cast<size_t>(bytes));
+  });
+}
+
+void CpuOps::add_rows(const Tensor& rows, const Tensor& numbers, const Tensor& x, Stream) {
+  check_add_rows(rows, numbers, x);
+  const int64_t n = x.cols();
+  const int32_t* to = numbers.as<const int32_t>();
+  std::vector<uint8_t> used(static_cast<size_t>(x.rows()));
+  for (int64_t r = 0; r < rows.rows(); ++r)
+    BLIPFT_CHECK(to[r] < 0 || (to[r] < x.rows() && !used[static_cast<size_t>(to[r])]++), "add_rows: numbers[", r, "] is ", to[r],
+                 ", which x lacks or another row is added to");
+  for_each(rows.rows(), [&](int64_t r) {
+    if (to[r] < 0) return;
+    float *sum = thread_buffer(0, n), *row = thread_buffer(1, n);
+    load(x, to[r] * n, n, sum);
+    load(rows, r * n, n, row);
+    add_scaled(sum, 1, row, n);
+    store(sum, x, to[r] * n, n);
+  });
 }
 
 void CpuOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream) {

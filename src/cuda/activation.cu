@@ -75,7 +75,7 @@ __device__ __forceinline__ void finish_sums(float (&sums)[N], const SumArgs<Out>
 }
 
 /// The element-wise operation of the kernel below before it sums columns.
-enum class Pass { sum_only, relu, relu_signs, gelu, gelu_activated };
+enum class Pass { sum_only, relu, relu_signs, gelu, gelu_activated, gelu_tanh, gelu_tanh_activated };
 
 /// Blocks that fit into the registers of a multiprocessor.
 template <Pass pass>
@@ -136,6 +136,10 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
             g[j] = inputs[i] >> j & 1 ? g[j] : 0.0f;
           } else if constexpr (pass == Pass::relu) {
             g[j] = x[j] > 0 ? g[j] : 0.0f;
+          } else if constexpr (pass == Pass::gelu_tanh || pass == Pass::gelu_tanh_activated) {
+            const SlopedValue gelu = gelu_tanh(x[j]);
+            g[j] *= gelu.slope;
+            x[j] = gelu.value;
           } else {
             const Gauss normal = gauss<T>(x[j]);
             g[j] *= fmaf(x[j], normal.density, normal.cdf);
@@ -145,7 +149,7 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
         const Pack<T, N> stored = packed<T>(g);
         *reinterpret_cast<Pack<T, N>*>(dx + at) = stored;
         if (amax) maximum = larger(maximum, stored);
-        if constexpr (pass == Pass::gelu_activated) store(activated + at, x);
+        if constexpr (pass == Pass::gelu_activated || pass == Pass::gelu_tanh_activated) store(activated + at, x);
       }
       if constexpr (kSums) {
 #pragma unroll
@@ -311,6 +315,10 @@ void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Ten
   if (activation == Activation::relu && saved.dtype == DType::u8)
     run_pass<Pass::relu_signs>(dx, saved, activated, dbias, accumulate, amax, context);
   else if (activation == Activation::relu) run_pass<Pass::relu>(dx, saved, activated, dbias, accumulate, amax, context);
+  else if (activation == Activation::gelu_tanh && activated)
+    run_pass<Pass::gelu_tanh_activated>(dx, saved, activated, dbias, accumulate, amax, context);
+  else if (activation == Activation::gelu_tanh)
+    run_pass<Pass::gelu_tanh>(dx, saved, activated, dbias, accumulate, amax, context);
   else if (activated) run_pass<Pass::gelu_activated>(dx, saved, activated, dbias, accumulate, amax, context);
   else run_pass<Pass::gelu>(dx, saved, activated, dbias, accumulate, amax, context);
 }
@@ -331,6 +339,7 @@ void launch_activate(const Tensor& x, const Tensor& y, Activation activation, co
   dispatch_float(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (activation == Activation::gelu) launch_map<T, T>(x, y, Gelu<T>(), context);
+    else if (activation == Activation::gelu_tanh) launch_map<T, T>(x, y, GeluTanh(), context);
     else if (activation == Activation::relu) launch_map<T, T>(x, y, Relu(), context);
     else launch_map<T, T>(x, y, Identity(), context);
   });

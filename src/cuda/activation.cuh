@@ -1,4 +1,5 @@
-// ReLU and exact GELU (erf form; Hendrycks & Gimpel 2016) and their derivatives, in f32 arithmetic.
+// ReLU and GELU (exact, in its erf form, and the tanh approximation; Hendrycks & Gimpel 2016) and their derivatives, in f32
+// arithmetic.
 #pragma once
 
 #include "cuda/vector.cuh"
@@ -40,6 +41,20 @@ __device__ __forceinline__ Gauss gauss(float x) {
 template <class T>
 struct Gelu {
   __device__ __forceinline__ float operator()(float x) const { return x * gauss<T>(x).cdf; }
+};
+
+/// An activation and its derivative.
+struct SlopedValue {
+  float value, slope;
+};
+__device__ __forceinline__ SlopedValue gelu_tanh(float x) {
+  constexpr float kTanhScale = 0.79788456080286536f, kTanhCube = 0.044715f;  // sqrt(2 / pi)
+  const float t = tanhf(kTanhScale * (x + kTanhCube * x * x * x));
+  const float inner = kTanhScale * (1.0f + 3.0f * kTanhCube * x * x);
+  return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner};
+}
+struct GeluTanh {
+  __device__ __forceinline__ float operator()(float x) const { return gelu_tanh(x).value; }
 };
 
 /// max(x, 0) that propagates NaN, like torch.

@@ -53,11 +53,15 @@ class CudaOps : public Ops {
   void beam_step(const BeamStep& args, Stream stream) override;
 
   void patchify(const Patchify& args, Stream stream) override;
+  void patch_values(const PatchValues&, Stream) override;
+  void position_table_forward(const PositionTable&, Stream) override;
+  void position_table_backward(const PositionTable&, Stream) override;
   void vision_embed_forward(const VisionEmbed& args, Stream stream) override;
   void vision_embed_backward(const VisionEmbed& args, Stream stream) override;
   void text_embed_forward(const TextEmbed& args, Stream stream) override;
   void text_embed_backward(const TextEmbed& args, Stream stream) override;
   void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream stream) override;
+  void add_rows(const Tensor& rows, const Tensor& numbers, const Tensor& x, Stream) override;
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) override;
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream stream) override;
   void mean_rows(const Tensor& x, const Tensor& means, Stream stream) override;

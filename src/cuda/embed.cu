@@ -66,14 +66,40 @@ __global__ void vision_embed_kernel(const T* __restrict__ patches, const T* __re
   }
 }
 
-/// Computes rows[r] = table[numbers[r]]. One block per row.
+/// Computes rows[r] = table[numbers[r]], zeros for a negative number. One block per row.
 template <class T, int N>
 __global__ void gather_rows_kernel(const T* __restrict__ table, const int32_t* __restrict__ numbers, T* __restrict__ rows,
                                    int64_t cols) {
-  const T* source = table + int64_t{numbers[blockIdx.x]} * cols;
+  const int64_t number = numbers[blockIdx.x];
+  const T* source = table + number * cols;
   T* target = rows + int64_t{blockIdx.x} * cols;
-  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{blockDim.x} * N)
-    *reinterpret_cast<Pack<T, N>*>(target + c) = load_pack<N>(source + c);
+  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{blockDim.x} * N) {
+    Pack<T, N> pack;
+    if (number >= 0) {
+      pack = load_pack<N>(source + c);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) pack.v[j] = from_float<T>(0.0f);
+    }
+    *reinterpret_cast<Pack<T, N>*>(target + c) = pack;
+  }
+}
+
+/// Computes x[numbers[r]] += rows[r], nothing for a negative number. One block per row.
+template <class T, int N>
+__global__ void add_rows_kernel(const T* __restrict__ rows, const int32_t* __restrict__ numbers, T* __restrict__ x, int64_t cols) {
+  const int64_t number = numbers[blockIdx.x];
+  if (number < 0) return;
+  const T* source = rows + int64_t{blockIdx.x} * cols;
+  T* target = x + number * cols;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{blockDim.x} * N) {
+    float sum[N], v[N];
+    load(static_cast<const T*>(target) + c, sum);
+    load(source + c, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] += v[j];
+    store(target + c, sum);
+  }
 }
 
 /// Copies to[b * to_block + to_offset + i] = from[b * from_block + from_offset + i] for i < count; the other rows of
@@ -339,6 +365,21 @@ void CudaOps::gather_rows(const Tensor& table, const Tensor& numbers, const Tens
     }, table, rows);
   });
   BLIPFT_CUDA_LAUNCHED("gather_rows_kernel");
+}
+
+void CudaOps::add_rows(const Tensor& rows, const Tensor& numbers, const Tensor& x, Stream stream) {
+  check_add_rows(rows, numbers, x);
+  if (rows.numel() == 0) return;
+  const int64_t cols = x.cols();
+  dispatch_float(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    with_width<T>(cols, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      add_rows_kernel<T, N><<<static_cast<unsigned>(rows.rows()), row_threads(cols, N), 0, context(stream).stream>>>(
+          rows.as<const T>(), numbers.as<const int32_t>(), x.as<T>(), cols);
+    }, rows, x);
+  });
+  BLIPFT_CUDA_LAUNCHED("add_rows_kernel");
 }
 
 void CudaOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) {

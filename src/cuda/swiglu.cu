@@ -1,4 +1,5 @@
 // SwiGLU and the variants with other gates, forward and backward; memory-bound.
+#include "cuda/activation.cuh"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
 #include "cuda/gemm/largest.cuh"
@@ -18,22 +19,16 @@ __device__ __forceinline__ float sigmoid(float x) {
 }
 
 /// Value and derivative of the activations other than silu at g.
-struct GateValue {
-  float value, slope;
-};
 template <GateActivation kGate>
-__device__ __forceinline__ GateValue gate_value(float g) {
+__device__ __forceinline__ SlopedValue gate_value(float g) {
   constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;
-  constexpr float kTanhScale = 0.79788456080286536f, kTanhCube = 0.044715f;  // sqrt(2 / pi)
   if constexpr (kGate == GateActivation::relu) {
     return {g < 0 ? 0.0f : g, g > 0 ? 1.0f : 0.0f};
   } else if constexpr (kGate == GateActivation::gelu) {
     const float phi = 0.5f * (1.0f + erff(g * kSqrtHalf));
     return {g * phi, phi + g * kInvSqrtTwoPi * expf(-0.5f * g * g)};
   } else {
-    const float t = tanhf(kTanhScale * (g + kTanhCube * g * g * g));
-    const float inner = kTanhScale * (1.0f + 3.0f * kTanhCube * g * g);
-    return {0.5f * g * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * g * (1.0f - t * t) * inner};
+    return gelu_tanh(g);
   }
 }
 
@@ -77,7 +72,7 @@ __device__ __forceinline__ unsigned swiglu_backward(const T* gate_up, const T* _
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     if constexpr (kGate != GateActivation::silu) {
-      const GateValue of = gate_value<kGate>(gate[j]);
+      const SlopedValue of = gate_value<kGate>(gate[j]);
       out[j] = of.value * up[j];
       gate[j] = d[j] * up[j] * of.slope;
       up[j] = d[j] * of.value;

@@ -137,6 +137,9 @@ class PlanOps final : public Ops {
   void beam_step(const BeamStep& args, Stream) override { check_args(args); }
 
   void patchify(const Patchify& args, Stream) override { check_args(args); }
+  void patch_values(const PatchValues& args, Stream) override { check_args(args); }
+  void position_table_forward(const PositionTable& args, Stream) override { check_args(args); }
+  void position_table_backward(const PositionTable& args, Stream) override { check_backward_args(args); }
   void vision_embed_forward(const VisionEmbed& args, Stream) override { check_args(args); }
   void vision_embed_backward(const VisionEmbed& args, Stream) override { check_backward_args(args); }
   void text_embed_forward(const TextEmbed& args, Stream) override { check_args(args); }
@@ -144,6 +147,7 @@ class PlanOps final : public Ops {
   void gather_rows(const Tensor& table, const Tensor& numbers, const Tensor& rows, Stream) override {
     check_gather_rows(table, numbers, rows);
   }
+  void add_rows(const Tensor& rows, const Tensor& numbers, const Tensor& x, Stream) override { check_add_rows(rows, numbers, x); }
   void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) override { check_tile_rows(rows, tiled); }
   void sum_tiles(const Tensor& tiled, const Tensor& rows, bool, Stream) override { check_sum_tiles(tiled, rows); }
   void mean_rows(const Tensor& x, const Tensor& means, Stream) override { check_mean_rows(x, means); }

@@ -1,4 +1,5 @@
 // Argument checks of the ops that compute a model's input rows (see ops_check.h).
+#include "blipft/patch_ops.h"
 #include "ops/checker.h"
 #include "ops/ops_check.h"
 
@@ -18,6 +19,13 @@ void check_vision(const Checker& check, const VisionEmbed& args) {
   const int64_t positions = args.patches.rows() / samples + 1;
   if (args.class_embedding) check.count(args.class_embedding, "class_embedding", n);
   if (args.positions) check.matrix(args.positions, "positions", positions, n);
+}
+
+void check_table(const Checker& check, const PositionTable& args) {
+  check.floating(args.x, "x");
+  check.require(args.side > 0, "side is not positive");
+  check.vector(args.positions, "positions", DType::i32, 4 * args.x.rows());
+  check.matrix(args.table, "table", args.side * args.side, args.x.cols());
 }
 
 void check_text(const Checker& check, const TextEmbed& args) {
@@ -69,6 +77,27 @@ void check_args(const Patchify& args) {
   const int64_t side = s[1] / args.patch;
   check.matrix(args.patches, "patches", s[0] * side * side, 3 * args.patch * args.patch);
   for (float deviation : args.std) check.require(deviation != 0, "std is 0");
+}
+
+void check_args(const PatchValues& args) {
+  const Checker check{"patch_values"};
+  check.dtype(args.pixels, "pixels", DType::u8);
+  check.floating(args.values, "values");
+  check.require(args.time > 0 && args.pixels.cols() % 3 == 0, "pixels have three colours, and patches at least one slice");
+  check.matrix(args.values, "values", args.pixels.rows(), args.time * args.pixels.cols());
+  for (float deviation : args.std) check.require(deviation != 0, "std is 0");
+}
+
+void check_args(const PositionTable& args) {
+  const Checker check{"position_table_forward"};
+  check_table(check, args);
+  check.dtype(args.table, "table", args.x.dtype);
+}
+
+void check_backward_args(const PositionTable& args) {
+  const Checker check{"position_table_backward"};
+  check_table(check, args);
+  check.parameter_gradient(args.table, "table", args.x.dtype);
 }
 
 void check_args(const VisionEmbed& args) {

@@ -46,7 +46,7 @@ void check_args(const LinearForward& args) {
     check.addend(args.residual, "residual", args.y);
     check.require(args.activation == Activation::none, "residual goes with Activation::none only");
   }
-  check.require((args.activation == Activation::gelu) == bool(args.pre_activation),
+  check.require(is_gelu(args.activation) == bool(args.pre_activation),
                 "pre_activation is required for gelu and absent otherwise");
   if (args.pre_activation) {
     check.matrix(args.pre_activation, "pre_activation", t, m, n);
@@ -74,7 +74,7 @@ void check_args(const LinearBackwardInput& args) {
   else if (args.saved)
     check.matrix(args.saved, "saved", t, m, k);
   if (args.activated) {
-    check.require(args.activation == Activation::gelu, "activated goes with gelu only");
+    check.require(is_gelu(args.activation), "activated goes with gelu only");
     check.matrix(args.activated, "activated", t, m, k);
   }
   if (args.dbias) check.parameter_gradient(args.dbias, "dbias", t, k);
@@ -268,6 +268,13 @@ void check_gather_rows(const Tensor& table, const Tensor& numbers, const Tensor&
   check.floating(table, "table");
   check.vector(numbers, "numbers", DType::i32, numbers.numel());
   check.matrix(rows, "rows", table.dtype, numbers.numel(), table.cols());
+}
+
+void check_add_rows(const Tensor& rows, const Tensor& numbers, const Tensor& x) {
+  const Checker check{"add_rows"};
+  check.floating(x, "x");
+  check.vector(numbers, "numbers", DType::i32, numbers.numel());
+  check.matrix(rows, "rows", x.dtype, numbers.numel(), x.cols());
 }
 
 void check_tile_rows(const Tensor& rows, const Tensor& tiled) {

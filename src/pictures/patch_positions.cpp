@@ -6,28 +6,6 @@
 #include "blipft/error.h"
 
 namespace blipft {
-namespace {
-
-/// The two neighbouring entries of a table's axis, and the weight of each.
-struct AxisTaps {
-  int32_t first = 0, second = 0;
-  float first_weight = 0, second_weight = 0;
-};
-
-AxisTaps axis_taps(int32_t index, int64_t length, int64_t side) {
-  const auto last = static_cast<int32_t>(side - 1);
-  const float placement = static_cast<float>(index) * static_cast<float>(last) /
-                      static_cast<float>(std::max<int64_t>(length - 1, 1));
-  const float floor = std::floor(placement);
-  AxisTaps taps;
-  taps.first = static_cast<int32_t>(floor);
-  taps.second = std::min(taps.first + 1, last);
-  taps.first_weight = 1.0f - (placement - floor);
-  taps.second_weight = 1.0f - std::fabs(placement - floor - 1.0f);
-  return taps;
-}
-
-}  // namespace
 
 StreamPositions text_positions(std::span<const PositionRun> runs, int64_t merge) {
   StreamPositions positions;
@@ -91,22 +69,6 @@ WindowOrder window_order(std::span<const PatchGrid> grids, int64_t merge, int64_
     first += height * width;
   }
   return order;
-}
-
-std::vector<TableTaps> table_taps(std::span<const PatchGrid> grids, int64_t merge, int64_t side) {
-  const std::vector<PatchPlace> positions = patch_places(grids, merge);
-  std::vector<TableTaps> all;
-  all.reserve(positions.size());
-  for (const PatchGrid& grid : grids)
-    for (int64_t i = 0; i < grid.patches(); ++i) {
-      const PatchPlace placement = positions[all.size()];
-      const AxisTaps y = axis_taps(placement.row, grid.height, side), x = axis_taps(placement.column, grid.width, side);
-      const auto row = [&](int32_t down, int32_t right) { return down * static_cast<int32_t>(side) + right; };
-      all.push_back({{row(y.first, x.first), row(y.first, x.second), row(y.second, x.first), row(y.second, x.second)},
-                     {y.first_weight * x.first_weight, y.first_weight * x.second_weight,
-                      y.second_weight * x.first_weight, y.second_weight * x.second_weight}});
-    }
-  return all;
 }
 
 }  // namespace blipft

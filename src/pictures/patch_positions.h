@@ -1,5 +1,4 @@
-// Positions of pictures of any size: of their rows in a text, of their patches in the picture, and in a tower's windows
-// and table of positions. All functions are pure and run on the host.
+// Positions of pictures of any size: of their rows in a text, of their patches in the picture, and in a tower's windows. All functions are pure and run on the host.
 //
 // Patches are in block order: the merge * merge patches of a cell, which become one row of the text, are neighbours, and
 // cells are ordered by rows. Pictures follow each other.
@@ -53,13 +52,5 @@ struct WindowOrder {
 };
 /// Cuts each picture into windows of `window` * `window` cells, which the edges of the picture clip.
 WindowOrder window_order(std::span<const PatchGrid> grids, int64_t merge, int64_t window);
-
-/// The four rows of a square table of positions whose weighted sum is the position of a patch, and their weights.
-struct TableTaps {
-  std::array<int32_t, 4> rows;
-  std::array<float, 4> weights;
-};
-/// Interpolates a table of `side` * `side` rows bilinearly to each picture's grid; corners are aligned.
-std::vector<TableTaps> table_taps(std::span<const PatchGrid> grids, int64_t merge, int64_t side);
 
 }  // namespace blipft

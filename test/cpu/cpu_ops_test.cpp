@@ -16,6 +16,7 @@ double activated(Activation activation, double x) {
     case Activation::none: return x;
     case Activation::relu: return std::max(x, 0.0);
     case Activation::gelu: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::gelu_tanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   }
   return 0;
 }
@@ -54,7 +55,7 @@ void check_linear_forward(DType t, int64_t m, int64_t k, int64_t n, Activation a
   if (bias) a.bias = c.input("bias", t, {n});
   if (residual) a.residual = c.input("residual", t, {m, n});
   a.activation = activation;
-  if (activation == Activation::gelu) a.pre_activation = c.output("pre", t, {m, n});
+  if (is_gelu(activation)) a.pre_activation = c.output("pre", t, {m, n});
   a.y = c.output("y", t, {m, n});
   c.run([&](Ops& ops, Stream s) { ops.linear_forward(a, s); });
   Vec y = linear(c.read(a.x), c.read(a.w), bias ? c.read(a.bias) : Vec{}, m, k, n);
@@ -73,7 +74,7 @@ void check_linear_backward_input(DType t, int64_t m, int64_t k, int64_t n, Activ
   a.activation = activation;
   if (activation != Activation::none) a.saved = c.input("saved", t, {m, k}, -1.5, 1.5);
   if (activation == Activation::none) a.add = c.input("add", t, {m, k});
-  if (activation == Activation::gelu) a.activated = c.output("activated", t, {m, k});
+  if (is_gelu(activation)) a.activated = c.output("activated", t, {m, k});
   a.dbias = c.inout("dbias", kF32, {k});
   a.accumulate_dbias = accumulate;
   a.dx = c.output("dx", t, {m, k});
@@ -212,9 +213,10 @@ TEST_SUITE("cpu_ops") {
           check_linear_forward(t, m, k, n, Activation::none, bias, true);
           check_linear_forward(t, m, k, n, Activation::relu, bias, false);
           check_linear_forward(t, m, k, n, Activation::gelu, bias, false);
+          check_linear_forward(t, m, k, n, Activation::gelu_tanh, bias, false);
         }
         for (bool accumulate : {false, true}) {
-          for (Activation activation : {Activation::none, Activation::relu, Activation::gelu})
+          for (Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh})
             check_linear_backward_input(t, m, k, n, activation, accumulate);
           check_linear_backward_weight(t, t, m, k, n, accumulate);
           if (t != kF32) check_linear_backward_weight(t, kF32, m, k, n, accumulate);

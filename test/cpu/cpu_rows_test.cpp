@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <tuple>
 
+#include "blipft/patch_ops.h"
 #include "blipft/philox.h"
 #include "ops/op_reference.h"
+#include "pictures/picture_patches.h"
 
 namespace blipft::test {
 namespace {
@@ -281,11 +283,9 @@ TEST_SUITE("cpu_rows") {
       const Tensor numbers = c.values("numbers", DType::i32, {6, 0, 3, 3});
       c.run([&](Ops& ops, Stream s) { ops.gather_rows(table, numbers, rows, s); });
       CHECK(c.read(rows) == gather(c.read(table), n, {6, 0, 3, 3}));
-      for (const double outside : {-1, 7}) {
-        const Tensor wrong = c.values("wrong", DType::i32, {0, outside, 1, 2});
-        CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.gather_rows(table, wrong, rows, s); }),
-                             doctest::Contains(", but the table has 7 rows"), Error);
-      }
+      const Tensor wrong = c.values("wrong", DType::i32, {0, 7, 1, 2});
+      CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.gather_rows(table, wrong, rows, s); }),
+                           doctest::Contains(", but the table has 7 rows"), Error);
     }
   }
 
@@ -335,6 +335,90 @@ TEST_SUITE("cpu_rows") {
       CHECK(c.read(pick.rows) == gather(c.read(pick.blocks), n, picked));
       CHECK(c.read(spread.blocks) == scatter(c.read(spread.rows), n, picked, zeros(12 * n)));
     }
+  }
+
+  TEST_CASE("add_rows adds rows to those with their numbers, and gather_rows reads zeros for a negative number") {
+    for (DType t : {kF32, kBf16}) {
+      OpContext c(cpu());
+      const Tensor rows = c.input("rows", t, {4, 7}), x = c.inout("x", t, {5, 7}), back = c.output("back", t, {4, 7});
+      const Tensor numbers = c.values("numbers", DType::i32, {3, -1, 0, 4});
+      c.run([&](Ops& ops, Stream s) {
+        ops.add_rows(rows, numbers, x, s);
+        ops.gather_rows(x, numbers, back, s);
+      });
+      const Vec sum = scatter(c.read(rows), 7, {3, -1, 0, 4}, numbers_named("x", t, {5, 7}));
+      CHECK_CLOSE(c.read(x), sum, bound(t));
+      CHECK(c.read(back) == gather(c.read(x), 7, {3, -1, 0, 4}));
+      const Tensor twice = c.values("twice", DType::i32, {3, 3, -1, 0}), outside = c.values("outside", DType::i32, {5, -1, -1, -1});
+      for (const Tensor& wrong : {twice, outside})
+        CHECK_THROWS_AS(c.run([&](Ops& ops, Stream s) { ops.add_rows(rows, wrong, x, s); }), Error);
+    }
+  }
+
+  TEST_CASE("patch_values are those of the processors to the bit, in equal slices") {
+    for (const bool of_bytes : {false, true}) {
+      OpContext c(cpu());
+      PatchValues a{.pixels = c.input("pixels", DType::u8, {3, 12}, 0, 256), .time = 2, .mean = {0.48145466f, 0.5f, 0.1f},
+                    .std = {0.26862954f, 0.5f, 0.9f}, .of_bytes = of_bytes, .values = c.output("values", kF32, {3, 24})};
+      c.run([&](Ops& ops, Stream s) { ops.patch_values(a, s); });
+      const PixelTable table = pixel_table({{a.mean[0], a.mean[1], a.mean[2]}, {a.std[0], a.std[1], a.std[2]}},
+                                           of_bytes ? PixelLibrary::torchvision : PixelLibrary::pillow);
+      const Vec pixels = c.read(a.pixels), values = c.read(a.values);
+      for (int64_t i = 0; i < 72; ++i) {
+        const int64_t row = i / 24, colour = i % 24 / 8, pixel = i % 4;
+        CHECK(at(values, i) ==
+              static_cast<double>(table.values[colour][static_cast<int>(at(pixels, row * 12 + colour * 4 + pixel))]));
+      }
+    }
+  }
+
+  TEST_CASE("position_table adds interpolated entries, and its gradient is the adjoint") {
+    constexpr int64_t kRows = 26, n = 5;
+    for (const bool interpolated : {false, true})
+      for (const int64_t side : {1, 4, 7})
+        for (auto [t, gradient] : {std::pair{kF32, kF32}, {kBf16, kF32}, {kBf16, kBf16}}) {
+          OpContext c(cpu());
+          // Pictures of 3 x 4, 1 x 1 and 6 x 2 patches, and one row of padding; or one square.
+          Vec positions(4 * kRows), weights(static_cast<size_t>(kRows * side * side));
+          int64_t row = 0;
+          const auto add = [&](int64_t y, int64_t x, int64_t height, int64_t width) {
+            const int64_t values[] = {y, x, height, width};
+            for (int64_t axis = 0; axis < 4; ++axis) at(positions, axis * kRows + row) = static_cast<double>(values[axis]);
+            const auto weight = [&](int64_t index, int64_t length, int64_t entry) {
+              const double place = interpolated ? static_cast<double>(index * (side - 1)) / static_cast<double>(std::max<int64_t>(length - 1, 1))
+                                                : static_cast<double>(index);
+              return std::max(0.0, 1 - std::fabs(place - static_cast<double>(entry)));
+            };
+            for (int64_t e = 0; e < side * side; ++e)
+              at(weights, row * side * side + e) = weight(y, height, e / side) * weight(x, width, e % side);
+            ++row;
+          };
+          if (interpolated) {
+            for (auto [height, width] : {std::pair<int64_t, int64_t>{3, 4}, {1, 1}, {6, 2}})
+              for (int64_t i = 0; i < height * width; ++i) add(i / width, i % width, height, width);
+            add(0, 0, 0, 0);
+          } else {
+            for (int64_t i = 0; i < kRows; ++i) add(i / side % side, i % side, side, side);
+          }
+          PositionTable f{.positions = c.values("positions", DType::i32, positions), .side = side, .interpolated = interpolated,
+                          .table = c.input("table", t, {side * side, n}), .x = c.inout("x", t, {kRows, n})};
+          PositionTable b = f;
+          b.table = c.inout("dtable", gradient, {side * side, n}), b.x = c.input("dx", t, {kRows, n}), b.accumulate = true;
+          c.run([&](Ops& ops, Stream s) {
+            ops.position_table_forward(f, s);
+            ops.position_table_backward(b, s);
+          });
+          const Vec table = c.read(f.table), dx = c.read(b.x);
+          Vec x = numbers_named("x", t, {kRows, n}), dtable = numbers_named("dtable", gradient, {side * side, n});
+          for (int64_t r = 0; r < kRows; ++r)
+            for (int64_t e = 0; e < side * side; ++e)
+              for (int64_t column = 0; column < n; ++column) {
+                at(x, r * n + column) += at(weights, r * side * side + e) * at(table, e * n + column);
+                at(dtable, e * n + column) += at(weights, r * side * side + e) * at(dx, r * n + column);
+              }
+          CHECK_CLOSE(c.read(f.x), x, bound(t) * 2);  // two roundings
+          CHECK_CLOSE(c.read(b.table), dtable, bound(gradient));
+        }
   }
 
   TEST_CASE("patchify orders channels before rows, as a convolution's weight, and leaves out what no patch covers") {
@@ -397,6 +481,7 @@ TEST_SUITE("cpu_rows") {
       for (int64_t n : {1, 5, 4096, 9001}) {
         OpContext c(cpu());
         const Tensor x = c.input("x", t, {n}, -3, 3), relu = c.output("relu", t, {n}), gelu = c.output("gelu", t, {n});
+        const Tensor gelu_tanh = c.output("gelu_tanh", t, {n});
         const Tensor f32 = c.inout("f32", kF32, {n}), bf16 = c.inout("bf16", kBf16, {n});
         const Tensor half = c.output("half", DType::f16, {n}), filled = c.output("filled", t, {n});
         const Tensor integers = c.output("integers", DType::i32, {n});
@@ -404,6 +489,7 @@ TEST_SUITE("cpu_rows") {
         c.run([&](Ops& ops, Stream s) {
           ops.activate(x, relu, Activation::relu, s);
           ops.activate(x, gelu, Activation::gelu, s);
+          ops.activate(x, gelu_tanh, Activation::gelu_tanh, s);
           ops.add(x, f32, s);
           ops.add(x, bf16, s);
           ops.cast(x, half, s);
@@ -419,6 +505,10 @@ TEST_SUITE("cpu_rows") {
         for (double& value : expected_gelu) value = 0.5 * value * std::erfc(-value / std::sqrt(2.0));
         CHECK(c.read(relu) == expected_relu);
         CHECK_CLOSE(c.read(gelu), expected_gelu, bound(t));
+        Vec expected_tanh = in;
+        for (double& value : expected_tanh)
+          value = 0.5 * value * (1 + std::tanh(std::sqrt(2 / M_PI) * (value + 0.044715 * value * value * value)));
+        CHECK_CLOSE(c.read(gelu_tanh), expected_tanh, bound(t));
         CHECK_CLOSE(c.read(f32), sum_of(in, numbers_named("f32", kF32, {n})), 1e-6);
         CHECK_CLOSE(c.read(bf16), sum_of(in, numbers_named("bf16", kBf16, {n})), 1.0 / 512);
         CHECK_CLOSE(c.read(half), in, 1.0 / 4096);  // f16 keeps 11 bits

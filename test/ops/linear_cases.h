@@ -38,7 +38,7 @@ inline void add_linear_forward(Cases& cases, DType t, const Gemm& g) {
       if (extra == Extra::bias || extra == Extra::bias_residual) a.bias = c.input("bias", t, {g.n});
       if (extra == Extra::residual || extra == Extra::bias_residual) a.residual = c.input("residual", t, {g.m, g.n});
       a.activation = activation;
-      if (activation == Activation::gelu) a.pre_activation = c.output("pre_activation", t, {g.m, g.n});
+      if (is_gelu(activation)) a.pre_activation = c.output("pre_activation", t, {g.m, g.n});
       a.y = c.output("y", t, {g.m, g.n});
       c.run([&](Ops& ops, Stream s) { ops.linear_forward(a, s); });
     }});
@@ -52,6 +52,7 @@ inline void add_linear_forward(Cases& cases, DType t, const Gemm& g) {
   add(Activation::none, Extra::residual);
   add(Activation::relu, Extra::none);
   add(Activation::gelu, Extra::none);
+  add(Activation::gelu_tanh, Extra::bias);
 }
 
 inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
@@ -67,7 +68,9 @@ inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
                          Input{Activation::none, false, false, false, false, t},
                          Input{Activation::none, true, false, true, false, kF32},
                          Input{Activation::relu, false, false, false, false, t},
-                         Input{Activation::gelu, false, false, false, false, t}}) {
+                         Input{Activation::gelu, false, false, false, false, t},
+                         Input{Activation::gelu_tanh, false, false, true, false, t},
+                         Input{Activation::gelu_tanh, false, false, false, false, t}}) {
     if (g.large() && ++index > 3) break;
     cases.push_back({title(t, "linear_backward_input ", g.m, "x", g.k, "x", g.n, " activation ", int(v.activation),
                            " add ", v.add, v.in_place, " dbias ", v.dbias, v.accumulate, dtype_name(v.gradient)),
@@ -80,7 +83,7 @@ inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
       if (v.add) a.add = v.in_place ? a.dx : c.input("add", t, {g.m, g.k});
       if (v.activation != Activation::none)
         a.saved = c.input("saved", t, {g.m, g.k}, -4, 4);
-      if (v.activation == Activation::gelu && v.dbias) a.activated = c.output("activated", t, {g.m, g.k});
+      if (is_gelu(v.activation) && v.dbias) a.activated = c.output("activated", t, {g.m, g.k});
       if (v.dbias) a.dbias = c.inout("dbias", v.gradient, {g.k});
       a.accumulate_dbias = v.accumulate;
       c.run([&](Ops& ops, Stream s) { ops.linear_backward_input(a, s); });

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "blipft/patch_ops.h"
 #include "ops/attention_cases.h"
 #include "ops/decode_cases.h"
 #include "ops/fp8_cases.h"
@@ -118,6 +119,26 @@ inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulat
     f.x = c.output("x", t, {6, 40});
     c.run([&](Ops& ops, Stream s) { ops.text_embed_forward(f, s); });
   }});
+  for (auto [side, n] : {std::pair<int64_t, int64_t>{5, 33}, {48, 1152}, {1, 8}})
+    for (const bool interpolated : {false, true})
+      cases.push_back({title(t, "position_table ", side, "x", n, interpolated ? " interpolated" : "", tail), limit, false, [=](OpContext& c) {
+        constexpr int64_t rows = 700;
+        std::vector<double> positions;
+        for (int64_t axis = 0; axis < 4; ++axis)
+          for (int64_t r = 0; r < rows; ++r) {
+            const int64_t length = interpolated ? 1 + r / 100 * 17 : side;  // of the picture, rows 0 in the last ones
+            const bool padding = r >= rows - 20;
+            positions.push_back(static_cast<double>(padding ? 0 : axis > 1 ? length : (axis == 0 ? r : 3 * r) % length));
+          }
+        PositionTable f{.positions = c.values("positions", DType::i32, positions), .side = side, .interpolated = interpolated,
+                        .table = c.input("table", t, {side * side, n}), .x = c.inout("x", t, {rows, n}), .accumulate = accumulate};
+        PositionTable b = f;
+        b.table = parameter(c, "dtable", {side * side, n}), b.x = c.input("dx", t, {rows, n});
+        c.run([&](Ops& ops, Stream s) {
+          ops.position_table_forward(f, s);
+          ops.position_table_backward(b, s);
+        });
+      }});
   cases.push_back({title(t, "sum_tiles", tail), limit, false, [=](OpContext& c) {
     const Tensor tiled = c.input("tiled", t, {5 * 32, 77}), rows = parameter(c, "rows", {32, 77});
     c.run([&](Ops& ops, Stream s) { ops.sum_tiles(tiled, rows, accumulate, s); });
@@ -141,8 +162,13 @@ inline void add_row_moves(Cases& cases, DType t) {
       }});
     cases.push_back({title(t, "gather_rows ", n), t, true, [=](OpContext& c) {
       const Tensor table = c.input("table", t, {50, n}), rows = c.output("rows", t, {6, n});
-      const Tensor numbers = c.values("numbers", DType::i32, {49, 0, 7, 7, 31, 0});
+      const Tensor numbers = c.values("numbers", DType::i32, {49, 0, 7, -1, 31, 0});
       c.run([&](Ops& ops, Stream s) { ops.gather_rows(table, numbers, rows, s); });
+    }});
+    cases.push_back({title(t, "add_rows ", n), t, false, [=](OpContext& c) {
+      const Tensor rows = c.input("rows", t, {5, n}), x = c.inout("x", t, {9, n});
+      const Tensor numbers = c.values("numbers", DType::i32, {7, -1, 0, 8, 3});
+      c.run([&](Ops& ops, Stream s) { ops.add_rows(rows, numbers, x, s); });
     }});
     for (bool packed : {false, true})
       cases.push_back({title(t, "pick_rows, spread_rows of the first 32 ", n, packed ? " packed" : ""), t, true,
@@ -183,7 +209,7 @@ inline void add_row_moves(Cases& cases, DType t) {
 }
 
 inline void add_elementwise(Cases& cases, DType t) {
-  for (Activation activation : {Activation::none, Activation::relu, Activation::gelu})
+  for (Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh})
     for (int64_t n : {1, 1001, 8192})
       cases.push_back({title(t, "activate ", int(activation), " ", n), t, false, [=](OpContext& c) {
         const Tensor x = c.input("x", t, {n}, -4, 4), y = c.output("y", t, {n});
@@ -261,6 +287,13 @@ inline void add_elementwise(Cases& cases, DType t) {
       a.row_loss = c.output("row_loss", kF32, {rows});
       c.run([&](Ops& ops, Stream s) { ops.cross_entropy(a, s); });
     }});
+  for (const bool of_bytes : {false, true})
+    for (auto [rows, area, time] : {std::tuple<int64_t, int64_t, int64_t>{9, 196, 2}, {5, 256, 1}, {1, 9, 3}})
+      cases.push_back({title(t, "patch_values ", rows, "x", area, "x", time, of_bytes ? " of bytes" : ""), t, true, [=](OpContext& c) {
+        PatchValues a{.pixels = c.input("pixels", DType::u8, {rows, 3 * area}, 0, 256), .time = time, .mean = {0.48145466f, 0.4578275f, 0.4f},
+                      .std = {0.26862954f, 0.26130258f, 0.27577711f}, .of_bytes = of_bytes, .values = c.output("values", t, {rows, 3 * time * area})};
+        c.run([&](Ops& ops, Stream s) { ops.patch_values(a, s); });
+      }});
   for (auto [samples, size, patch] : {std::tuple<int64_t, int64_t, int64_t>{2, 224, 14}, {3, 20, 5}, {1, 16, 16},
         {2, 23, 5}, {3, 20, 16}, {2, 21, 16}, {2, 72, 16}})
     cases.push_back({title(t, "patchify ", samples, "x", size, "/", patch), t, false, [=](OpContext& c) {

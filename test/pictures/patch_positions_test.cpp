@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "ops/table_taps.h"
 #include "pictures/patch_positions.h"
 #include "support/golden_files.h"
 
@@ -40,7 +41,7 @@ void check_values(const std::vector<float>& values, size_t columns, const json& 
 }
 
 void check_tower(const json& golden, const std::vector<PatchGrid>& grids) {
-  const int64_t merge = golden["merge"], head_size = golden["head_size"];
+  const int64_t merge = golden["merge"], head_size = golden["head_size"], side = golden["side"];
   const WindowOrder order = window_order(grids, merge, golden["window"]);
   CHECK(order.cells == golden["cells"].get<std::vector<int32_t>>());
   CHECK(order.starts == golden["starts"].get<std::vector<int32_t>>());
@@ -49,10 +50,18 @@ void check_tower(const json& golden, const std::vector<PatchGrid>& grids) {
   for (const PatchPlace& place : places) flat.insert(flat.end(), {place.row, place.column});
   CHECK(checksum(flat) == golden["places"].get<int64_t>());
   std::vector<float> weights;
-  for (const TableTaps& taps : table_taps(grids, merge, golden["side"])) {
-    rows.insert(rows.end(), taps.rows.begin(), taps.rows.end());
-    weights.insert(weights.end(), taps.weights.begin(), taps.weights.end());
-  }
+  size_t patch = 0;
+  for (const PatchGrid& grid : grids)
+    for (int64_t i = 0; i < grid.patches(); ++i, ++patch) {
+      const int32_t position[] = {places[patch].row, places[patch].column, static_cast<int32_t>(grid.height), static_cast<int32_t>(grid.width)};
+      const TableTaps taps = table_taps(position, 1, 0, side, true);
+      for (const auto& [row, by_row] : {std::pair{taps.row.first, taps.row.first_weight}, {taps.row.second, taps.row.second_weight}})
+        for (const auto& [column, by_column] :
+             {std::pair{taps.column.first, taps.column.first_weight}, {taps.column.second, taps.column.second_weight}}) {
+          rows.push_back(row * side + column);
+          weights.push_back(by_row * by_column);
+        }
+    }
   CHECK(checksum(rows) == golden["tap_rows"].get<int64_t>());
   check_values(weights, 4, golden["tap_weights"]);
   check_values(tower_angles(places, head_size), static_cast<size_t>(head_size / 2), golden["angles"]);

@@ -145,7 +145,7 @@ void launch_packs(const FewRowsArgs& args, const LaunchContext& to) {
 bool launch_few_rows(const LinearForward& op, const LaunchContext& context) {
   const int64_t rows = op.x.rows(), k = op.x.cols();
   if (op.x.dtype != DType::bf16 || rows < 1 || rows > kMaxRows || k % 8 != 0 || k < 8 ||
-      op.activation == Activation::gelu || !all_aligned16(op.x, op.w) ||
+      is_gelu(op.activation) || !all_aligned16(op.x, op.w) ||
       (rows > 1 && op.x.row_stride % 8 != 0))
     return false;
   FewRowsArgs args{};

@@ -44,7 +44,7 @@ bool CudaOps::multiply(const GemmProblem& wanted, const GemmBuffers& buffers, St
 void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   check_args(args);
   if (args.y.numel() == 0 || (!args.x8 && launch_few_rows(args, context(stream)))) return;
-  const bool gelu = args.activation == Activation::gelu, relu = args.activation == Activation::relu;
+  const bool gelu = is_gelu(args.activation), relu = args.activation == Activation::relu;
   const MatrixView product = gelu ? MatrixView(args.pre_activation) : args.y;
   GemmProblem problem;
   problem.m = args.w.rows(), problem.n = args.x.rows(), problem.k = args.x.cols();
@@ -68,7 +68,7 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   // Our kernels apply what the epilogue does not support, and GELU, whose exact form cuBLASLt does not have.
   if (!in_epilogue && (args.bias || relu))
     launch_bias_activation(product, args.bias, relu ? Activation::relu : Activation::none, context(stream));
-  if (gelu) launch_activate(args.pre_activation, args.y.tensor(), Activation::gelu, context(stream));
+  if (gelu) launch_activate(args.pre_activation, args.y.tensor(), args.activation, context(stream));
 }
 
 void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stream) {

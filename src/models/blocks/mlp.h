@@ -25,7 +25,7 @@ class Mlp : public Block {
   Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const override;
 
  private:
-  bool keeps_input_of_activation() const { return activation_ == Activation::gelu; }
+  bool keeps_input_of_activation() const { return is_gelu(activation_); }
   /// Takes ownership of relu's output; returns what backward needs of it: the output itself, or its signs.
   Tensor keep_activated(const UnitPass& pass, Tensor activated) const;
 
