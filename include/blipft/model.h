@@ -60,6 +60,8 @@ struct CacheCall {
   Tensor last_rows;                        ///< i32 [B, 1], prompts: the row of each prompt whose logits are returned
   Tensor tokens;                           ///< i32 [S, 1], decode step: the id of each slot's row
   Tensor lengths;                          ///< i32 [S], decode step: number of cache positions that each row attends to
+  Tensor rotary_positions;                 ///< i32 [S], decode step, optional: rotary position of each row, if that is not
+                                           ///< its position in the cache (M-RoPE: StreamPositions::delta() is added)
   Tensor sources;                          ///< i32 [S, C], decode step, optional: see AttentionDecode
   int64_t sharing = 1;                     ///< as AttentionDecode::sharing: the number of beams of a text
   /// For models that read a source: keys and values of the encoder's output, for cross attention; one for each width of
@@ -115,6 +117,11 @@ struct ModelSettings {
   bool trained = true;                     ///< false: nothing is trained, not even adapters
 };
 
+/// The beginning of names in a model, and what stands in its place in checkpoints.
+struct NamePrefix {
+  std::string in_model, in_files;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -160,6 +167,8 @@ class Model {
   Unit& add_unit(const std::string& name, const ParameterGroup& group);
   /// Declares the group of adapters if the settings request adapters; else returns null.
   const ParameterGroup* add_adapter_group(const ModelSettings& settings);
+  /// Allows checkpoints to hold the parameters under these names too, adapters excepted.
+  void add_file_names(const std::vector<NamePrefix>& prefixes);
   std::deque<ParameterGroup> groups_;      // deque: units hold references to groups, which must not move
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<const Unit*> unit_list_;

@@ -23,13 +23,14 @@ RotaryAxes rotary_axes(std::span<const int64_t> sections, bool interleaved) {
 
 AttentionForward Attention::arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved,
                                       const Tensor& qk) const {
-  const int64_t q = shape_.q_width(), kv = shape_.kv_width(), t = call.tokens;
+  const RowGroups queries = groups(call);
+  const int64_t q = shape_.q_width(), kv = shape_.kv_width(), t = queries.max_rows;
   const int64_t keys = cross_ ? call.memory_tokens : t;
-  AttentionForward args{.dtype = saved.qkv.dtype, .batch = call.batch, .heads = shape_.heads,
+  AttentionForward args{.dtype = saved.qkv.dtype, .batch = queries.count, .heads = shape_.heads,
                         .head_size = shape_.head_size, .query_tokens = t, .kv_tokens = keys,
                         .kv_heads = shape_.kv_heads, .q = Heads::in(qk ? qk : saved.qkv, 0, t),
                         .scale = scale(),
-                        .causal = shape_.causal, .window = shape_.window, .cap = shape_.cap, .packing = call.packing,
+                        .causal = shape_.causal, .window = shape_.window, .cap = shape_.cap, .packing = queries.packing,
                         .out = Heads::in(saved.attention, 0, t), .lse = saved.lse};
   args.k = cross_ ? Heads::in(saved.kv, 0, keys) : Heads::in(qk ? qk : saved.qkv, q, t);
   args.v = cross_ ? Heads::in(saved.kv, kv, keys) : Heads::in(saved.qkv, q + kv, t);
@@ -108,7 +109,8 @@ void Attention::recompute(const UnitPass& pass, const LayerCall& call, Input inp
   const DType type = input.x.dtype;
   const int64_t rows = input.x.rows();
   saved.attention = take(context, "attention output", type, {rows, shape_.q_width()});
-  saved.lse = take(context, "attention log-sum-exp", DType::f32, {call.batch, shape_.heads, call.tokens});
+  const RowGroups queries = groups(call);
+  saved.lse = take(context, "attention log-sum-exp", DType::f32, {queries.count, shape_.heads, queries.max_rows});
   saved.qkv = take(context, "qkv", type, {rows, from_rows_.out});
   from_rows_.forward(pass, {.x = input.x, .y = saved.qkv}, input.later);
   if (input.owned) give(context, input.x);
@@ -196,7 +198,8 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   const StepContext& context = pass.context;
   const Tensor& dy = incoming.dy;
   const DType type = dy.dtype;
-  const int64_t rows = dy.rows(), q = shape_.q_width(), kv = shape_.kv_width(), t = call.tokens;
+  const RowGroups queries = groups(call);
+  const int64_t rows = dy.rows(), q = shape_.q_width(), kv = shape_.kv_width(), t = queries.max_rows;
   output_.weight_gradient(pass, dy, saved.attention, incoming.bias, Fp8Seen::same);
   const Tensor dqkv = take(context, "gradients of qkv", type, {rows, from_rows_.out});
   const Tensor dkv = cross_ ? take(context, "gradients of qkv", type, {call.memory.rows(), key_value_.out}) : Tensor{};
@@ -210,7 +213,7 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   {
     ScopedTensor dattention(context, "gradients", type, {rows, q});
     output_.input_gradient(pass, {.dy = dy, .dx = dattention});
-    ScopedTensor delta(context, "attention row sums", DType::f32, {call.batch, shape_.heads, t});
+    ScopedTensor delta(context, "attention row sums", DType::f32, {queries.count, shape_.heads, t});
     context.ops.attention_backward({.forward = arguments(context, call, saved, qk), .dout = Heads::in(dattention, 0, t),
                                     .dq = Heads::in(dqkv, 0, t),
                                     .dk = cross_ ? Heads::in(dkv, 0, keys) : Heads::in(dqkv, q, t),
@@ -251,7 +254,9 @@ void Attention::memory_backward(UnitBackward& pass, const LayerCall& call, Tenso
 
 // Causal attention counts half of q k^T and of the product with v; a window counts the part inside of the window.
 Block::Flops Attention::forward_flops(int64_t batch, double tokens, double memory_tokens) const {
-  const double rows = static_cast<double>(batch) * tokens, keys = cross_ ? memory_tokens : tokens;
+  const double rows = static_cast<double>(batch) * tokens;
+  const double group = shape_.group_rows > 0 ? std::min(tokens, static_cast<double>(shape_.group_rows)) : tokens;
+  const double keys = cross_ ? memory_tokens : group;
   Flops flops;
   flops.products = 2 * rows * static_cast<double>(from_rows_.in * from_rows_.out + output_.in * output_.out);
   if (cross_)

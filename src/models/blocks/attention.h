@@ -44,6 +44,8 @@ class Attention : public Block {
     float scale = 0;                       ///< factor of the scores; 0: 1 / sqrt(D)
     int64_t window = 0;                    ///< number of keys that a query attends to, see AttentionForward; 0: all
     float cap = 0;                         ///< cap of the scores; 0: none
+    int64_t group_rows = 0;                ///< attends inside of LayerCall::windows, which have at most so many rows, instead of
+                                           ///< samples; 0: inside of samples
     std::optional<Norm> q_norm, k_norm;    ///< both or none; Norm::size tells if they are per head or over all heads
     int64_t q_width() const { return heads * head_size; }
     int64_t kv_width() const { return kv_heads * head_size; }
@@ -85,6 +87,10 @@ class Attention : public Block {
   void write_cache(const StepContext& context, const LayerCall& call, const Tensor& normed, const Tensor& qkv) const;
   void write_memory_cache(const StepContext& context, const LayerCall& call, const Tensor& kv) const;
   float scale() const;                     // factor of the scores
+  /// The rows inside of which self attention attends.
+  RowGroups groups(const LayerCall& call) const {
+    return shape_.group_rows > 0 ? call.windows : RowGroups{call.batch, call.tokens, call.packing};
+  }
   AttentionDecode decode_arguments(const LayerCall& call, const MatrixView& q, const Tensor& out) const;
   Tensor attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const;
 

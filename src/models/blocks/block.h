@@ -19,6 +19,19 @@ struct MemoryGradient {
   bool started = false;                    ///< false: `sum` has not been written yet
 };
 
+/// Groups of consecutive rows.
+struct RowGroups {
+  int64_t count = 0, max_rows = 0;
+  Packing packing;
+};
+
+/// Rows that are added to the stream after each of a stack's first layers (DeepStack).
+struct AddedRows {
+  Tensor at;                               ///< i32 [N], row of the stream to which each row is added; negative: none
+  std::vector<Tensor> of_layer;            ///< [N, H] each; forward gives them back. In backward: their gradients, out, which
+                                           ///< the caller must give back
+};
+
 /// The inputs that all layers of a stack share in one micro-batch.
 struct LayerCall {
   int64_t batch = 0, tokens = 0;           ///< B, T
@@ -28,6 +41,8 @@ struct LayerCall {
   Tensor last_keys;                        ///< i32 [M], optional, for causal self attention: see AttentionForward
   Packing packing;                         ///< optional
   Packing rest_packing;                    ///< with it: for the rows of each sample after a RowRange from 0 on
+  RowGroups windows;                       ///< for attention in windows
+  AddedRows* added = nullptr;              ///< optional
   Tensor memory;                           ///< [B * P, E], for cross attention; packed: its rows
   int64_t memory_tokens = 0;               ///< P; packed: the maximum
   Tensor memory_lengths;                   ///< i32 [B], optional: rows of a sample's memory that are not padding
@@ -43,7 +58,8 @@ struct LayerCall {
 /// Returns the call of a stack whose rows are those of a stream.
 inline LayerCall call_of(const StreamRows& rows) {
   return {.batch = rows.samples, .tokens = rows.max_rows, .sample_keys = rows.sample_keys, .kv_lengths = rows.key_lengths,
-          .positions = rows.positions, .last_keys = rows.last_keys, .packing = rows.packing, .rest_packing = rows.text_packing};
+          .positions = rows.positions, .last_keys = rows.last_keys, .packing = rows.packing, .rest_packing = rows.text_packing,
+          .windows = {rows.windows, rows.max_window_rows, rows.window_packing}};
 }
 
 /// A dropout of a stack's rows: its probability, its number in the model, and a factor for all values.

@@ -139,6 +139,10 @@ Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor 
       if (!call.decoding->memory_layers.empty()) of_layer.memory_cache = &call.decoding->memory_layers.at(i);
     }
     x = layer.forward(pass, of_layer, x, saved_[i], save);
+    if (call.added && i < call.added->of_layer.size()) {
+      context.ops.add_rows(call.added->of_layer[i], call.added->at, x, context.stream);
+      give(context, call.added->of_layer[i]);
+    }
     if (save && recomputes(i)) {           // keeps only x, from which backward recomputes the rest
       layer.give_all_but_input(context, saved_[i]);
       if (in_host(context, i)) context.in_host->put(std::exchange(saved_[i][0].x, {}));
@@ -166,6 +170,11 @@ Tensor Stack::backward(const StepContext& context, const LayerCall& of_stack, Te
       layer.recompute(again, call, saved_[i]);
     }
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
+    if (call.added && i < call.added->of_layer.size()) {
+      const Tensor& dx = gradient_of_x.dy;
+      call.added->of_layer[i] = take(context, "gradients", dx.dtype, {call.added->at.numel(), dx.cols()});
+      context.ops.gather_rows(dx, call.added->at, call.added->of_layer[i], context.stream);
+    }
     const UnitGradients of_unit = gradients(context, *layer.unit);
     gradient_of_x = layer.backward(pass, of_unit, call, gradient_of_x, saved_[i], i > 0 ? &layers[i - 1] : nullptr);
     if (i == 0 && call.relative_gradient) relative_backward(context, *of_unit.own, call.relative_gradient);

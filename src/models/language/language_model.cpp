@@ -14,7 +14,7 @@ bool LanguageModel::trains_below_head(bool picture_gradient) const {
 Tensor LanguageModel::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures,
                               bool save, bool) {
   const Tensor x = embedding.forward(context, batch.text, dtype, pictures);
-  return layers.forward(context, call_of(batch.text), x, save);
+  return layers.forward(context, call(batch), x, save);
 }
 
 void LanguageModel::loss(const StepContext& context, const MicroBatch& batch, Tensor x) const {
@@ -24,21 +24,22 @@ void LanguageModel::loss(const StepContext& context, const MicroBatch& batch, Te
 Tensor LanguageModel::loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x,
                                         bool picture_gradient) {
   Tensor dx = head.forward_backward(context, x, batch);
-  if (trains_below_head(picture_gradient)) dx = layers.backward(context, call_of(batch.text), dx);
+  if (trains_below_head(picture_gradient)) dx = layers.backward(context, picture_gradient ? call(batch) : call_of(batch.text), dx);
   return embedding.backward(context, batch.text, dx, picture_gradient);
 }
 
 Tensor LanguageModel::read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures,
                                    const CacheCall& cache) {
   const Tensor x = embedding.forward(context, batch.text, dtype, pictures);
-  LayerCall of_prompts = call_of(batch.text);
+  LayerCall of_prompts = call(batch);
   of_prompts.decoding = &cache;
   return head.logits(context, layers.forward(context, of_prompts, x, false), cache.last_rows);
 }
 
 Tensor LanguageModel::decode(const StepContext& context, DType dtype, const CacheCall& cache) {
   const Tensor x = embedding.decode(context, dtype, cache);
-  const LayerCall of_step{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.positions, .decoding = &cache};
+  const LayerCall of_step{.batch = cache.tokens.rows(), .tokens = 1,
+                          .positions = cache.rotary_positions ? cache.rotary_positions : cache.positions, .decoding = &cache};
   return head.logits(context, layers.forward(context, of_step, x, false), {});
 }
 

@@ -15,6 +15,7 @@ class LanguageModel : public Language {
  public:
   TextEmbedding embedding;
   Stack layers;
+  AddedRows added;                         // of pictures: filled before forward(), gradients after loss_and_backward()
 
   bool trains_below_head(bool picture_gradient) const override;
   Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor pictures, bool save,
@@ -27,6 +28,13 @@ class LanguageModel : public Language {
   std::vector<int64_t> cache_widths() const override { return layers.cache_widths(); }
   std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& rows,
                                    bool picture_gradient) const override;
+
+ private:
+  LayerCall call(const MicroBatch& batch) {
+    LayerCall call = call_of(batch.text);
+    call.added = &added;
+    return call;
+  }
 };
 
 }  // namespace blipft

@@ -68,7 +68,7 @@ class Decoder : public TextOnlyModel<LanguageModel> {
       : TextOnlyModel(settings), config_(std::move(config)), embeddings_group_(add_group(settings, "embeddings")),
         layers_group_(add_group(settings, "layers")), head_group_(add_group(settings, "head")),
         adapter_group_(add_adapter_group(settings)),
-        lora_(settings.adapter, "",
+        lora_(settings.adapter, {""},
               [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
     language_ = make_decoder_language(config_, placement, settings, [this](const std::string& name) -> Unit& {
       return add_unit(name, name == "embeddings" ? embeddings_group_ : name == "head" ? head_group_ : layers_group_);
@@ -77,21 +77,7 @@ class Decoder : public TextOnlyModel<LanguageModel> {
     label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
   }
 
-  /// Adds the names that checkpoints use for the parameters whose names follow `placement`.
-  void add_names(const DecoderPlacement& placement, const DecoderPlacement& in_files) {
-    for (const std::unique_ptr<Unit>& unit : units_) {
-      if (holds_adapters(*unit)) continue;
-      std::vector<std::pair<std::string, std::string>> found;
-      for (const Parameter& parameter : unit->parameters()) {
-        std::vector<std::string> names = parameter.aliases;
-        names.push_back(parameter.name);
-        for (const std::string& name : names)
-          for (const auto& [begin, other] : {std::pair{placement.body, in_files.body}, std::pair{placement.head, in_files.head}})
-            if (name.starts_with(begin)) found.emplace_back(parameter.name, other + name.substr(begin.size()));
-      }
-      for (const auto& [name, other] : found) unit->add_alias(name, other);
-    }
-  }
+  using Model::add_file_names;
 
   std::string description() const override {
     return concat(config_.model_type, " (", config_.layers, " x ", config_.hidden, ", ", config_.heads, " heads, ",
@@ -201,7 +187,7 @@ std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& fil
   check_dropout(file, "attention_dropout", config.attention_dropout, settings.dropout);
   if (settings.untied_head) config.tied = false;
   auto model = std::make_unique<Decoder>(std::move(config), placement, settings);
-  if (in_files) model->add_names(placement, *in_files);
+  if (in_files) model->add_file_names({{placement.body, in_files->body}, {placement.head, in_files->head}});
   return model;
 }
 
