@@ -23,6 +23,7 @@ struct TieRule {
   };
   std::vector<Names> weights;              ///< the two weights in checkpoints, for each kind of language model
   bool by_default = false;                 ///< the value of tie_word_embeddings if config.json has none
+  bool flag_at_root = false;               ///< tie_word_embeddings of the whole file takes precedence over text_config's
   bool flag_has_other_meaning = false;     ///< saved models keep tie_word_embeddings: it also changes the model (T5)
 };
 
@@ -34,7 +35,7 @@ struct FamilySpec {
   /// Prefixes of the names of tensors outside of our model. Saved models keep these tensors unchanged.
   std::vector<std::string> kept_tensors = {};
   /// The processor of a folder with pictures ("Blip2Processor"). transformers 5 generates only if config.json names the
-  /// token of a picture and processor_config.json the number of query tokens. Empty: the model reads no pictures.
+  /// token of a picture and processor_config.json the number of query tokens. Empty: neither is needed.
   std::string processor_class = {};
   /// The settings of the image processor for keys that the folder's file lacks.
   ImageProcessor pixels = {};

@@ -29,11 +29,12 @@ bool differ(const SafetensorsReader& reader, const TieRule::Names& names) {
 
 bool says_tied(const std::string& model_directory) {
   const auto config = io::read_json_file<nlohmann::ordered_json>(model_directory + "/config.json");
-  const bool by_default = family_of(model_directory).tie.by_default;
+  const TieRule& rule = family_of(model_directory).tie;
   const auto text = config.find("text_config");
-  const auto& part = text != config.end() && text->is_object() ? *text : config;
+  const bool at_root = text == config.end() || !text->is_object() || (rule.flag_at_root && config.contains("tie_word_embeddings"));
+  const auto& part = at_root ? config : *text;
   const auto found = part.find("tie_word_embeddings");
-  return found == part.end() || !found->is_boolean() ? by_default : found->get<bool>();
+  return found == part.end() || !found->is_boolean() ? rule.by_default : found->get<bool>();
 }
 
 bool has_own_head(const std::string& model_directory) {

@@ -122,13 +122,17 @@ std::string last_part(const std::string& module) { return module.substr(module.r
 
 }  // namespace
 
+bool LoraBuilder::in_language(const std::string& module) const {
+  return std::any_of(language_.begin(), language_.end(), [&](const std::string& prefix) { return module.starts_with(prefix); });
+}
+
 bool LoraBuilder::is_target(const std::string& module) {
   const std::string last = last_part(module);
   known_.insert(last);
   bool found = false;
   // A fused qkv matrix is a target only if q, k and v are all targets.
   const std::vector<std::string>& requested = settings_.targets;
-  if (last == "qkv_proj" && module.starts_with(language_) &&
+  if (last == "qkv_proj" && in_language(module) &&
       std::all_of(kFused.begin(), kFused.end(),
                   [&](const char* kind) { return std::find(requested.begin(), requested.end(), kind) != requested.end(); })) {
     used_.insert(kFused.begin(), kFused.end());
@@ -138,7 +142,7 @@ bool LoraBuilder::is_target(const std::string& module) {
     const auto kind = std::find_if(kinds().begin(), kinds().end(), [&](const Kind& k) { return k.name == target; });
     const bool named = kind == kinds().end()
                            ? names_module(target, module)
-                           : module.starts_with(language_) &&
+                           : in_language(module) &&
                                  std::find(kind->modules.begin(), kind->modules.end(), last) != kind->modules.end();
     if (named) used_.insert(target);
     found |= named;

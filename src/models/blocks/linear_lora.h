@@ -58,9 +58,9 @@ class LoraBuilder {
     std::vector<std::string> modules;
   };
   using AddUnit = std::function<Unit&(const std::string& name)>;
-  /// `language`: prefix of the names of the language model's modules, to which q, k, v, o, mlp and head refer.
+  /// `language`: prefixes of the names of the language model's modules, to which q, k, v, o, mlp and head refer.
   /// `add_unit` adds a unit of the adapters' group to the model.
-  LoraBuilder(const AdapterSettings& settings, std::string language, AddUnit add_unit)
+  LoraBuilder(const AdapterSettings& settings, std::vector<std::string> language, AddUnit add_unit)
       : settings_(settings), language_(std::move(language)), add_unit_(std::move(add_unit)) {}
 
   /// Attaches an adapter to the targets among `layers`, all of `unit`; its parameters are stored in unit.adapter.
@@ -71,8 +71,9 @@ class LoraBuilder {
  private:
   void attach(const Layer& layer, Unit& unit);
   bool is_target(const std::string& module);
+  bool in_language(const std::string& module) const;
   AdapterSettings settings_;
-  std::string language_;
+  std::vector<std::string> language_;
   AddUnit add_unit_;
   uint32_t layers_ = 0;                    // number of layers with an adapter
   std::set<std::string> used_, known_;     // targets that named a module; last parts of the modules' names

@@ -24,6 +24,8 @@ namespace families {
 
 Family blip2();
 Family instructblip();
+Family qwen2_5_vl();
+Family qwen3_vl();
 Family t5();
 Family llama();
 Family mistral();
@@ -42,8 +44,8 @@ Family gemma3();
 
 inline std::vector<Family> all_families() {
   using namespace families;
-  return {blip2(), instructblip(), t5(), llama(), mistral(), qwen2(), qwen3(), smollm3(), phi3(), olmo2(), granite(),
-          glm4(), gemma2(), gemma3_text(), gemma3()};
+  return {blip2(), instructblip(), qwen2_5_vl(), qwen3_vl(), t5(), llama(), mistral(), qwen2(), qwen3(), smollm3(), phi3(),
+          olmo2(), granite(), glm4(), gemma2(), gemma3_text(), gemma3()};
 }
 
 /// Returns the spec of a text decoder with the transformers class `class_name` ("LlamaForCausalLM") in the module named

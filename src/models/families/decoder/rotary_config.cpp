@@ -82,6 +82,7 @@ std::string read_type(const RotarySource& source) {
   const JsonFields& rope = source.rope;
   std::string type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
   if (source.phi && (type == "su" || type == "yarn")) type = "longrope";  // older names in Phi's files
+  if (source.mrope && type == "mrope") type = "default";
   const bool known = type == "default" || (source.phi ? type == "longrope" : type == "linear" || type == "llama3");
   BLIPFT_USER_CHECK(known, rope.file(), ": ", rope.prefix(), rope.has("rope_type") ? "rope_type" : "type",
                     ": found \"", brief(type), "\", supported are ",

@@ -19,6 +19,7 @@ struct RotarySource {
   int64_t positions = 0;                   // max_position_embeddings
   int64_t original_positions = 0;          // positions before scaling, for longrope
   bool phi = false;                        // supports default and longrope; else default, linear and llama3
+  bool mrope = false;                      // positions on several axes: type "mrope" is the default one
   double rotated_part = 0;                 // value of an absent partial_rotary_factor; 0: supports whole heads only
 };
 

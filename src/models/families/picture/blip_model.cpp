@@ -66,7 +66,7 @@ class BlipModel : public Model {
         qformer_group_(add_group(settings, "qformer")),
         projection_group_(add_group(settings, "language_projection")),
         language_group_(add_group(settings, "language")), adapter_group_(add_adapter_group(settings)),
-        lora_(settings.adapter, "language_model.", units_of(adapter_group_)),
+        lora_(settings.adapter, {"language_model."}, units_of(adapter_group_)),
         vision_(config.vision, "vision_model.", settings, units_of(&vision_group_)),
         qformer_(config.qformer, kQFormerSites, settings, units_of(&qformer_group_), lora_) {
     projection_.unit = &add_unit("language_projection", projection_group_);

@@ -117,7 +117,7 @@ class T5 : public TextOnlyModel<EncoderDecoder> {
       : TextOnlyModel(settings), config_(config), embeddings_group_(add_group(settings, "embeddings")),
         encoder_group_(add_group(settings, "encoder")), decoder_group_(add_group(settings, "decoder")),
         head_group_(add_group(settings, "head")), adapter_group_(add_adapter_group(settings)),
-        lora_(settings.adapter, "",
+        lora_(settings.adapter, {""},
               [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
     language_ = make_t5(config_, {}, settings,
                         [this](T5Part part, const std::string& name) -> Unit& { return add_unit(name, group_of(part)); }, lora_);
