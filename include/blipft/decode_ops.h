@@ -41,8 +41,10 @@ struct BeginTexts {
   Tensor limits;                ///< i32 [R]
   Tensor keys;                  ///< i64 [R]
   Tensor memory_rows;           ///< i32 [R], optional: number of encoder rows of each prompt
+  Tensor deltas;                ///< i32 [R], optional: difference between rotary and cache position of new tokens
   DecodeState state;            ///< in and out
   Tensor memory_lengths;        ///< i32 [S], in and out: memory_rows of the text in each slot; goes with memory_rows
+  Tensor slot_deltas;           ///< i32 [S], in and out: `deltas` of the text in each slot; goes with deltas
   Tensor sources;               ///< i32 [S, C], in and out: see AttentionDecode. Optional, together with all below
   Tensor finished_lengths;      ///< i32 [G, B], in and out: set to 0
   Tensor finished_scores;       ///< f32 [G, B], in and out: set to the score of missing beams
@@ -53,9 +55,12 @@ struct BeginTexts {
 struct NextRows {
   DecodeState state;
   int64_t prefix_rows = 0;      ///< Q
+  Tensor slot_deltas;           ///< i32 [S], optional: see BeginTexts
   Tensor tokens;                ///< i32 [S, 1], out: the last id
   Tensor positions;                ///< i32 [S], out: cache position of the last id
   Tensor cache_lengths;         ///< i32 [S], out: number of cache positions that it sees, its own included
+  Tensor rotary_positions;      ///< i32 [S], out: position plus slot_deltas; 0 in an empty or finished slot. Goes with
+                                ///< slot_deltas
 };
 
 /// Keys (after norm and rotary embedding) and values of one layer; position p of slot s is row s * C + p.

@@ -83,6 +83,7 @@ void begin_slot(const BeginTexts& args, int64_t r, int64_t slot) {
   state.keys.as<int64_t>()[slot] = args.keys.as<const int64_t>()[r];
   state.done.as<int32_t>()[slot] = kRunning;
   if (args.memory_rows) args.memory_lengths.as<int32_t>()[slot] = args.memory_rows.as<const int32_t>()[r];
+  if (args.deltas) args.slot_deltas.as<int32_t>()[slot] = args.deltas.as<const int32_t>()[r];
   if (!args.sources) return;
   const int64_t positions = args.sources.cols(), first = slot / args.beams * args.beams;
   std::fill_n(args.sources.as<int32_t>() + slot * positions, positions, static_cast<int32_t>(first));
@@ -119,6 +120,8 @@ void CpuOps::next_rows(const NextRows& args, Stream) {
     args.tokens.as<int32_t>()[s] = grows ? state.ids.as<const int32_t>()[s * maximum + length - 1] : 0;
     args.positions.as<int32_t>()[s] = grows ? end - 1 : -1;
     args.cache_lengths.as<int32_t>()[s] = grows ? end : 0;
+    if (args.slot_deltas)
+      args.rotary_positions.as<int32_t>()[s] = grows ? end - 1 + args.slot_deltas.as<const int32_t>()[s] : 0;
   }
 }
 

@@ -78,6 +78,11 @@ void check_args(const BeginTexts& args) {
     check.vector(args.memory_rows, "memory_rows", DType::i32, rows);
     check.vector(args.memory_lengths, "memory_lengths", DType::i32, slots);
   }
+  check.require(bool(args.deltas) == bool(args.slot_deltas), "deltas and slot_deltas come both or not at all");
+  if (args.deltas) {
+    check.vector(args.deltas, "deltas", DType::i32, rows);
+    check.vector(args.slot_deltas, "slot_deltas", DType::i32, slots);
+  }
   for (const Tensor& tensor : {args.finished_lengths, args.finished_scores, args.closed})
     check.require(bool(tensor) == bool(args.sources),
                   "sources, finished_lengths, finished_scores and closed come all or not at all");
@@ -94,8 +99,13 @@ void check_args(const NextRows& args) {
   const int64_t slots = check_state(check, args.state);
   check.require(args.prefix_rows >= 0, "prefix_rows is negative");
   check.vector(args.tokens, "tokens", DType::i32, slots);
-  check.vector(args.positions, "places", DType::i32, slots);
+  check.vector(args.positions, "positions", DType::i32, slots);
   check.vector(args.cache_lengths, "cache_lengths", DType::i32, slots);
+  check.require(bool(args.slot_deltas) == bool(args.rotary_positions),
+                "slot_deltas and rotary_positions come both or not at all");
+  if (!args.slot_deltas) return;
+  check.vector(args.slot_deltas, "slot_deltas", DType::i32, slots);
+  check.vector(args.rotary_positions, "rotary_positions", DType::i32, slots);
 }
 
 void check_args(const CodedLinear& args) {

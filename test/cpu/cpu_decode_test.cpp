@@ -101,7 +101,7 @@ TEST_SUITE("cpu_decode") {
     a.texts = integers(c, "texts", {2, -1, 0}), a.lengths = integers(c, "new lengths", {2, 9, 1});
     a.ids = c.values("new ids", DType::i32, {21, 22, 23, 31, 32, 33, 41, 42, 43}).view({3, 3});
     a.limits = integers(c, "new limits", {4, 9, 3}), a.keys = c.values("new keys", DType::i64, {5000000000, 9, 7});
-    a.memory_rows = integers(c, "memory_rows", {6, 9, 8});
+    a.memory_rows = integers(c, "memory_rows", {6, 9, 8}), a.deltas = integers(c, "deltas", {-3, 9, -2});
     const auto all = [&](const char* name, const std::vector<double>& numbers) {
       return c.changing_values(name, DType::i32, numbers);
     };
@@ -109,6 +109,7 @@ TEST_SUITE("cpu_decode") {
     a.state.lengths = all("lengths", {1, 1, 2, 2, 3, 3}), a.state.prompt_lengths = all("prompts", Vec(6, 1));
     a.state.limits = all("limits", Vec(6, 4)), a.state.keys = c.changing_values("keys", DType::i64, Vec(6, 1));
     a.state.done = all("done", Vec(6, kEndToken)), a.memory_lengths = all("memory_lengths", Vec(6, 5));
+    a.slot_deltas = all("slot_deltas", Vec(6, -1));
     a.sources = all("sources", Vec(30, 1)).view({6, 5}), a.closed = all("closed", {1, 1, 1});
     a.finished_lengths = all("finished_lengths", Vec(6, 3)).view({3, 2});
     a.finished_scores = c.changing_values("finished_scores", kF32, Vec(6, -2)).view({3, 2});
@@ -121,6 +122,7 @@ TEST_SUITE("cpu_decode") {
     CHECK(c.read(a.state.keys) == Vec{7, 7, 1, 1, 5000000000, 5000000000});
     CHECK(c.read(a.state.done) == Vec{kRunning, kRunning, kEndToken, kEndToken, kRunning, kRunning});
     CHECK(c.read(a.memory_lengths) == Vec{8, 8, 5, 5, 6, 6});
+    CHECK(c.read(a.slot_deltas) == Vec{-2, -2, -1, -1, -3, -3});
     CHECK(c.read(a.sources) == Vec{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1,
                                    1, 1, 1, 1, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4});
     CHECK(c.read(a.finished_lengths) == Vec{0, 0, 3, 3, 0, 0});
@@ -148,6 +150,8 @@ TEST_SUITE("cpu_decode") {
             [](OpContext&, BeginTexts& a) { a.sources = a.finished_lengths = a.finished_scores = a.closed = {}; });
     refused("memory_rows and memory_lengths come both or not at all",
             [](OpContext& c, BeginTexts& a) { a.memory_rows = integers(c, "memory_rows", {1, 1}); });
+    refused("deltas and slot_deltas come both or not at all",
+            [](OpContext& c, BeginTexts& a) { a.deltas = integers(c, "deltas", {1, 1}); });
     refused("beams is 4, expected a divisor of 6 slots", [](OpContext&, BeginTexts& a) { a.beams = 4; });
     refused("keys has dtype i32, expected i64", [](OpContext&, BeginTexts& a) { a.keys = a.limits; });
   }
@@ -164,10 +168,13 @@ TEST_SUITE("cpu_decode") {
     a.prefix_rows = 32;
     a.tokens = c.output("tokens", DType::i32, {4, 1});
     a.positions = c.output("places", DType::i32, {4}), a.cache_lengths = c.output("cache_lengths", DType::i32, {4});
+    a.slot_deltas = integers(c, "slot_deltas", {-5, -5, -5, -30});
+    a.rotary_positions = c.output("rotary_positions", DType::i32, {4});
     c.run([&](Ops& ops, Stream s) { ops.next_rows(a, s); });
     CHECK(c.read(a.tokens) == Vec{8, 0, 0, 9});
     CHECK(c.read(a.positions) == Vec{33, -1, -1, 32});
     CHECK(c.read(a.cache_lengths) == Vec{34, 0, 0, 33});
+    CHECK(c.read(a.rotary_positions) == Vec{28, 0, 0, 2});
   }
 
   TEST_CASE("cache_write puts rows at their slots and places, leaves negative ones out, and refuses others") {

@@ -67,6 +67,8 @@ inline BeginTexts make_begin_texts(OpContext& c, const BeginShape& v) {
   if (v.memory) {
     a.memory_rows = c.input("memory_rows", DType::i32, {v.rows}, 1, 50);
     a.memory_lengths = c.inout("memory_lengths", DType::i32, {slots}, 1, 50);
+    a.deltas = c.input("deltas", DType::i32, {v.rows}, -50, 1);
+    a.slot_deltas = c.inout("slot_deltas", DType::i32, {slots}, -50, 1);
   }
   if (v.beams == 1) return a;
   a.sources = c.inout("sources", DType::i32, {slots, v.maximum + 3}, 0, static_cast<double>(slots));
@@ -99,6 +101,10 @@ inline void add_next_rows(Cases& cases) {
       a.tokens = c.output("tokens", DType::i32, {slots, 1});
       a.positions = c.output("places", DType::i32, {slots});
       a.cache_lengths = c.output("cache_lengths", DType::i32, {slots});
+      if (slots != 1) {
+        a.slot_deltas = c.input("slot_deltas", DType::i32, {slots}, -9, 1);
+        a.rotary_positions = c.output("rotary_positions", DType::i32, {slots});
+      }
       c.run([&](Ops& ops, Stream s) { ops.next_rows(a, s); });
     }});
 }

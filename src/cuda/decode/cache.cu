@@ -13,11 +13,11 @@ constexpr int kThreads = 256;
 
 /// Raw pointers and sizes of a BeginTexts.
 struct BeginArgs {
-  const int32_t *texts, *ids, *lengths, *limits, *memory_rows;
+  const int32_t *texts, *ids, *lengths, *limits, *memory_rows, *deltas;
   const int64_t* keys;
   int64_t beams, cols, positions;
   TextArrays slots;
-  int32_t *memory_lengths, *sources, *finished_lengths, *closed;
+  int32_t *memory_lengths, *slot_deltas, *sources, *finished_lengths, *closed;
   float* finished_scores;
 };
 
@@ -38,6 +38,7 @@ __global__ void begin_texts_kernel(BeginArgs args) {
   args.slots.keys[slot] = args.keys[row];
   args.slots.done[slot] = kRunning;
   if (args.memory_rows) args.memory_lengths[slot] = args.memory_rows[row];
+  if (args.deltas) args.slot_deltas[slot] = args.deltas[row];
   if (!args.sources) return;
   args.finished_lengths[slot] = 0;
   args.finished_scores[slot] = kNoBeamScore;
@@ -45,7 +46,7 @@ __global__ void begin_texts_kernel(BeginArgs args) {
 }
 
 __global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t* tokens, int32_t* positions,
-                                 int32_t* cache_lengths) {
+                                 int32_t* cache_lengths, const int32_t* slot_deltas, int32_t* rotary_positions) {
   join_chain();
   const int64_t s = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (s >= texts.slots) return;
@@ -55,6 +56,7 @@ __global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t*
   tokens[s] = grows ? texts.ids[s * texts.maximum + length - 1] : 0;
   positions[s] = grows ? end - 1 : -1;
   cache_lengths[s] = grows ? end : 0;
+  if (slot_deltas) rotary_positions[s] = grows ? end - 1 + slot_deltas[s] : 0;
 }
 
 struct WriteArgs {
@@ -88,6 +90,7 @@ void CudaOps::begin_texts(const BeginTexts& args, Stream stream) {
   begin.memory_rows = args.memory_rows.as<const int32_t>(), begin.keys = args.keys.as<const int64_t>();
   begin.beams = args.beams, begin.cols = args.ids.cols(), begin.positions = args.sources ? args.sources.cols() : 0;
   begin.slots = TextArrays::of(args.state), begin.memory_lengths = args.memory_lengths.as<int32_t>();
+  begin.deltas = args.deltas.as<const int32_t>(), begin.slot_deltas = args.slot_deltas.as<int32_t>();
   begin.sources = args.sources.as<int32_t>(), begin.closed = args.closed.as<int32_t>();
   begin.finished_lengths = args.finished_lengths.as<int32_t>();
   begin.finished_scores = args.finished_scores.as<float>();
@@ -100,7 +103,8 @@ void CudaOps::next_rows(const NextRows& args, Stream stream) {
   const int64_t slots = args.state.lengths.numel();
   launch_overlapped(next_rows_kernel, blocks_of(ceil_div(slots, kThreads)), kThreads, 0, context(stream),
                     TextArrays::of(args.state), args.prefix_rows, args.tokens.as<int32_t>(), args.positions.as<int32_t>(),
-                    args.cache_lengths.as<int32_t>());
+                    args.cache_lengths.as<int32_t>(), args.slot_deltas.as<const int32_t>(),
+                    args.rotary_positions.as<int32_t>());
 }
 
 void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
