@@ -190,26 +190,6 @@ struct AttentionBackward {
   bool accumulate_dbias = false;
 };
 
-/// patches[b * P + p, (c * patch + y) * patch + x] = (pixel / 255 - mean[c]) / std[c], where p counts patches in
-/// row-major order. Pixels right of and below the last whole patch are ignored, as in a convolution with stride
-/// `patch`.
-struct Patchify {
-  Tensor pixels;                ///< u8 [B, S, S, 3]
-  int64_t patch = 14;
-  float mean[3], std[3];
-  Tensor patches;               ///< [B * P, 3 * patch * patch], out; P = floor(S / patch)^2
-};
-
-/// x[b, 0] = class_embedding + positions[0]; x[b, 1 + p] = patch[b, p] + positions[1 + p]
-struct VisionEmbed {
-  Tensor patches;               ///< [B * P, N]; in backward: gradient, out
-  Tensor class_embedding;       ///< [N]; in backward: parameter gradient
-  Tensor positions;             ///< [1 + P, N]; in backward: parameter gradient
-  Tensor x;                     ///< [B * (1 + P), N], out; in backward: the incoming gradient
-  bool accumulate = false;      ///< backward only
-  bool parameters = true;       ///< backward only: true if parameter gradients are wanted
-};
-
 /// Input rows of the language model: `prefix` rows of image features, then embedded text, plus learned positions. Row t
 /// of sample b gets position t + 2, or 1 if t >= prefix_rows + lengths[b] (OPT's offset and padding). Packed: a sample
 /// has at most Q + T and at least Q + lengths[b] rows; ids without a row are ignored. With prefix_of_row the rows of image
@@ -369,6 +349,7 @@ struct AdamW8bitUpdate {
 // in blipft/relative_bias.h, of patches of pictures in blipft/patch_ops.h.
 struct RelativeBias; struct BeginTexts; struct NextRows; struct CodedLinear; struct CacheWrite; struct AttentionDecode;
 struct PickTokens; struct BeamStep; struct HeadNormForward; struct HeadNormBackward; struct PatchValues; struct PositionTable;
+struct Patchify; struct VisionEmbed;
 
 class Ops {
  public:

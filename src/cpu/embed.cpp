@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "blipft/patch_ops.h"
 #include "cpu/cpu_ops.h"
 #include "ops/ops_check.h"
 

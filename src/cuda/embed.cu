@@ -1,4 +1,5 @@
 // Kernels that move rows: image patches, vision embeddings, tiled rows, blocks of rows, and sums over blocks.
+#include "blipft/patch_ops.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"

@@ -108,8 +108,8 @@ Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool
   if (lengths || !packed) f.kv_lengths = c.values("kv_lengths", DType::i32, visible);
   Vec last_keys;                           // pictures of three rows
   for (const int64_t rows : kRows)
-    for (int64_t t = 0; t < (packed ? rows : kMax); ++t)
-      last_keys.push_back(static_cast<double>(t < rows ? std::min(rows - 1, t / 3 * 3 + 2) : t));
+    for (int64_t i = 0; i < (packed ? rows : kMax); ++i)
+      last_keys.push_back(static_cast<double>(i < rows ? std::min(rows - 1, i / 3 * 3 + 2) : i));
   if (causal && lengths) f.last_keys = c.values("last_keys", DType::i32, last_keys);
   AttentionBackward b;
   b.forward = f;

@@ -1,5 +1,6 @@
 // Ops on rows, all bound by memory: norms, activations, dropout, embeddings, and rows picked and spread.
 #include "blipft/error.h"
+#include "blipft/patch_ops.h"
 #include "op_bench/cases.h"
 
 namespace blipft::bench {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "blipft/patch_ops.h"
 #include "models/blocks/attention.h"
 #include "models/blocks/mlp.h"
 
