@@ -168,7 +168,7 @@ void check_results(const RunSettings& config, bool resumed) {
                     ": output.path: ", path, " holds another run's results (", names_text(found), "); ",
                     how_to_go_on(config), "choose another output.path, or replace them with output.overwrite=true");
   for (const std::string& folder : output_names(config).saved) {
-    if (!resumed) io::check_saving(folder);  // a resumed run saves beside what is in its way
+    if (!resumed) io::check_saving(folder);  // a resumed run uses the next free name
     BLIPFT_USER_CHECK(resumed || ::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
                       ": is to be replaced by the saved model, but you may not write to it: ", io::errno_text());
   }

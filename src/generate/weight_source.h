@@ -39,8 +39,8 @@ struct GenerationSource {
 GenerationSource generation_source(Config config);
 
 /// Returns `config` with data.val_path, data.val_split_fraction and train.seed of the weights' run, if that is known
-/// and neither generate.path nor data.val_path names samples: --evaluate scores what the run held out. The notes name
-/// only the values that change.
+/// and neither generate.path nor data.val_path names samples: --evaluate scores the samples that the run held out. The
+/// notes name only the values that change.
 Config with_held_out_of_run(Config config, const WeightSource& weights);
 
 /// Prints the notes of `config`, as with_held_out_of_run() returns it, and a warning if the samples that it scores are

@@ -28,8 +28,9 @@ void set_chat_template(const TextKeys& keys, const std::string& model_folder, Te
 /// Renders a conversation as one text, in segments (Sample::whole). If the template has {% generation %} blocks, their
 /// contents are trained on. Otherwise the trained part of an answer is the text that the model would have to generate
 /// after the prompt of the preceding messages, with the token that ends the turn. A template may rewrite an answer when
-/// other messages follow it; then the trained part is what the template keeps. Throws UserError naming `location` (file
-/// and line) if the template refuses the messages, or if an answer does not follow its prompt in the rendered text.
+/// other messages follow it; then only the part that the template keeps is trained. Throws UserError naming `location`
+/// (file and line) if the template refuses the messages, or if an answer does not follow its prompt in the rendered
+/// text.
 std::vector<TextSegment> render_chat(const Conversation& conversation, const TextSettings& settings,
                                      const std::string& location);
 

@@ -34,8 +34,9 @@ class Evaluator {
 
   std::string run(const Node& root);
   int line() const { return line_; }
-  /// Returns the spans of {% generation %} blocks: the bytes printed before a block, and its length in code points. As in
-  /// transformers, the span of a block in a macro begins at what is printed so far, although its text comes later.
+  /// Returns the spans of {% generation %} blocks: the bytes printed before a block, and its length in code points. As
+  /// in transformers, the span of a block in a macro begins at the end of the text printed so far, although its own
+  /// text comes later.
   const std::vector<std::pair<size_t, int64_t>>& spans() const { return spans_; }
 
   // Functions for the built-ins.

@@ -33,7 +33,7 @@ class ChatTemplate {
   Text render(const nlohmann::ordered_json& variables, const std::tm& now) const;
   /// Returns true if the template has {% generation %} blocks.
   bool marks_answers() const { return marks_answers_; }
-  /// Returns true if the template names this variable or key; it can only print what it names.
+  /// Returns true if the template names this variable or key: it prints only variables and keys that it names.
   bool reads(const std::string& key) const { return names_.contains(key); }
 
  private:

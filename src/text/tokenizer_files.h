@@ -76,12 +76,11 @@ struct TokenizerSpec {
   std::string bos_token, eos_token;
 };
 
-/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt, else tokenizer.model, and beside them
-/// tokenizer_config.json, and (where that has no added_tokens_decoder) special_tokens_map.json and
-/// added_tokens.json, with the meaning that AutoTokenizer of transformers 5 gives them (tokenizer.model: see
-/// SentencePieceSpec). A directory with OPT's vocab.json and merges.txt and none of the others is read as OPT's
-/// tokenizer.
-/// `rules` are the model family's. Throws UserError naming the file, what was found and what is supported.
+/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt, else tokenizer.model. Also reads
+/// tokenizer_config.json and, if that has no added_tokens_decoder, special_tokens_map.json and added_tokens.json, with
+/// the meaning that AutoTokenizer of transformers 5 gives them (tokenizer.model: see SentencePieceSpec). A directory
+/// with OPT's vocab.json and merges.txt and none of the others is read as OPT's tokenizer. `rules` are those of the
+/// model's family. Throws UserError naming the file, the found value and the supported ones.
 TokenizerSpec read_tokenizer_files(const std::string& directory, const TokenizerRules& rules);
 
 /// Ids are below this limit, because the model's tables have an entry for each.

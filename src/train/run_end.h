@@ -1,4 +1,4 @@
-// How a run ended, what it saves then, and what it prints.
+// The end of a run: saves the model, ends the records and prints the last lines.
 #pragma once
 
 #include <optional>

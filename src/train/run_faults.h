@@ -41,8 +41,9 @@ class RunFaults {
   void finished(const StepResult& result, TrainingObserver& observer);
   /// Records that the output folder exists from now on.
   void folder_made() { folder_ = io::KnownFile(config_.output.path); }
-  /// Reports what was skipped in the `steps` steps since the start or the resume. Called by all ranks after the last
-  /// step. Throws AgreedError if too much was skipped to save a model.
+  /// Reports the samples and steps that were skipped in the `steps` steps since the start or the resume. Called by all
+  /// ranks after the last step. Throws AgreedError if no sample could be read, or if half of the steps or more were
+  /// skipped: then no model is saved.
   void before_saving(int64_t steps, TrainingObserver& observer);
   /// Called by all ranks after saving into `saved`. Throws AgreedError if the output folder vanished during the run.
   void after_saving(const std::vector<std::string>& saved) const;

@@ -121,7 +121,7 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   }
   text.ids = tokenizer.encode_plain(query + answer);
   size_t context = query.empty() ? 0 : tokenizer.encode_plain(query).size();
-  // As in training, a text begins with what the tokenizer puts before it (BOS of LLaMA); lm-eval does so since its pull
+  // As in training, a text begins with the tokenizer's prefix_ids() (BOS of LLaMA); lm-eval does so since its pull
   // request 3347. A text without a query begins with a token in any case.
   std::vector<int32_t> prefix = tokenizer.prefix_ids();
   if (prefix.empty() && context == 0) {

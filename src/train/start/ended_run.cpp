@@ -42,8 +42,8 @@ std::optional<EndedRun> ended_run(const std::string& folder) {
   }
 }
 
-// Returns true if another value of `key` makes the requested run different from one that has ended. These are more keys
-// than a resume refuses: also those that decide what the run reads, when it ends and which files it leaves.
+// Returns true if another value of `key` makes the requested run different from one that has ended. In addition to the
+// keys that a resume refuses, these are the keys that decide the inputs, the end and the saved files of the run.
 bool makes_another_end(const std::string& key, OnResume rule) {
   static const std::set<std::string> keys{"model.path", "adapter.path", "data.path", "data.val_path", "data.pictures",
                                           "train.early_stopping_patience"};

@@ -267,7 +267,7 @@ void TrainingStart::Parts::time_choice() {
   r_.data.text_shapes = plan_.memory.text_shapes;
 }
 
-// The config object stays in place, because threads read it; its values do not change.
+// Does not replace the config object, because other threads read it; its values are equal.
 void TrainingStart::Parts::take_plan() {
   r_.plan.groups = plan_.groups;
   r_.plan.outputs = std::move(plan_.outputs);
