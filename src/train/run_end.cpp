@@ -29,8 +29,8 @@ void print_memory(const World& world, const RunTrace& trace) {
               memory_text(measured).c_str(), 100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
 }
 
-// Returns the folder of a whole checkpoint after `steps` steps: of this run or, in a resumed run, beside the checkpoint
-// from which it resumed. Returns "" if there is none.
+// Returns the folder of the complete checkpoint after `steps` steps: in the run's folder of checkpoints or, in a
+// resumed run, next to the checkpoint from which it resumed. Returns "" if there is none.
 std::string checkpoint_after(int64_t steps, const TrainingResources& r, const RunResults& results) {
   std::vector<std::string> folders = {results.checkpoints.folder_of(steps)};
   const std::string name = fs::path(folders[0]).filename().string();
