@@ -291,11 +291,11 @@ std::string fp8_text(const MemoryPlan& plan, const Model& model) {
     for (const auto& [shape, count] : counts) text += concat(text.empty() ? "" : ", ", count, " of ", shape);
     return text.empty() ? "none" : text;
   };
-  return concat("products in fp8: ", list(in_fp8), "; weights' codes ",
+  return concat("products in fp8: ", list(in_fp8), "; quantized weights ",
                 fp8->kept_bytes() == 0 ? "are made at each use"
                                        : concat("stay over a step for ", memory_text(fp8->kept_bytes()), " of ", memory_text(bytes)),
-                plan.fp8_keep_inputs && !in_fp8.empty() ? "; inputs' codes stay for backward" : "",
-                stored > 0 ? concat("; stored in fp8, and taken so: ", memory_text(stored)) : "",
+                plan.fp8_keep_inputs && !in_fp8.empty() ? "; quantized inputs stay for backward" : "",
+                stored > 0 ? concat("; stored in fp8 and used as they are: ", memory_text(stored)) : "",
                 "\nproducts as train.precision says: ", list(others));
 }
 

@@ -43,8 +43,8 @@ void RunFaults::finished(const StepResult& result, TrainingObserver& observer) {
   if (const std::string warning = nonfinite_.finished(result); !warning.empty()) observer.warning(warning);
 }
 
-void RunFaults::before_saving(int64_t steps, TrainingObserver& observer) {
-  const std::string bad = bad_samples_.summary(steps * samples_of_a_step(config_, world_.size()));
+void RunFaults::before_saving(int64_t first_step, int64_t steps, TrainingObserver& observer) {
+  const std::string bad = bad_samples_.summary((steps - first_step) * samples_of_a_step(config_, world_.size()));
   if (!bad.empty()) observer.warning(bad);
   if (nonfinite_.skipped() > 0) observer.warning(nonfinite_.summary(steps));
   world_.run_agreeing_on_errors([&] { nonfinite_.check_run(steps); });

@@ -41,10 +41,9 @@ class RunFaults {
   void finished(const StepResult& result, TrainingObserver& observer);
   /// Records that the output folder exists from now on.
   void folder_made() { folder_ = io::KnownFile(config_.output.path); }
-  /// Reports the samples and steps that were skipped in the `steps` steps since the start or the resume. Called by all
-  /// ranks after the last step. Throws AgreedError if no sample could be read, or if half of the steps or more were
-  /// skipped: then no model is saved.
-  void before_saving(int64_t steps, TrainingObserver& observer);
+  /// Reports the samples and steps that were skipped since `first_step`, with which this part of the run began. Called by
+  /// all ranks after the last of `steps` steps. Throws AgreedError if too many were skipped: then no model is saved.
+  void before_saving(int64_t first_step, int64_t steps, TrainingObserver& observer);
   /// Called by all ranks after saving into `saved`. Throws AgreedError if the output folder vanished during the run.
   void after_saving(const std::vector<std::string>& saved) const;
 

@@ -148,7 +148,7 @@ def a_base_in_fp8_takes_half_of_bf16(space):
     codes = size("parameters as fp8: codes", stored)
     less = size("parameters", plain) - size("parameters", stored)
     check(codes > 0.05 and abs(less - 2 * codes) < 0.02, codes, less, plain, stored)  # two digits behind the point
-    check("stored in fp8, and taken so" in plan(IN_FP8, *FP8), plan(IN_FP8, *FP8))
+    check("stored in fp8 and used as they are" in plan(IN_FP8, *FP8), plan(IN_FP8, *FP8))
     refused = subprocess.run([PROGRAM, "--plan", str(space.configs["text"]), *LORA, IN_FP8, "model.double_quantize=true"], cwd=ROOT,
                              capture_output=True, text=True)
     check(refused.returncode != 0 and "model.double_quantize: is true, but model.quantize is fp8. Remove it" in refused.stderr, refused)
@@ -329,13 +329,13 @@ def the_plan_names_what_is_in_fp8_and_why_the_rest_is_not(space):
         return done.stdout + done.stderr
 
     text = lines(*FP8, "train.matmul_exclude=[down_proj]", "train.fp8_least_size=30")
-    check("products in fp8: 2 of 128 x 64, 2 of 192 x 64, 2 of 64 x 64; weights' codes stay over a step for" in text, text)
+    check("products in fp8: 2 of 128 x 64, 2 of 192 x 64, 2 of 64 x 64; quantized weights stay over a step for" in text, text)
     check("products as train.precision says: 2 of 64 x 96 (train.matmul_exclude)\n" in text, text)
     check("products as train.precision says: 2 of 64 x 64 (too small)\n" in lines("train.matmul=fp8", "train.fp8_least_size=35"), text)
     check("are made at each use" in lines(*FP8, "train.fp8_keep_weights=none"), text)
-    check("inputs' codes stay" not in lines(*FP8, "train.fp8_keep_inputs=none"), text)
+    check("quantized inputs stay" not in lines(*FP8, "train.fp8_keep_inputs=none"), text)
     kept = lines(*FP8, "train.fp8_keep_inputs=all")
-    check("; inputs' codes stay for backward\n" in kept and "inputs in fp8 (activations)" in kept, kept)
+    check("; quantized inputs stay for backward\n" in kept and "inputs in fp8 (activations)" in kept, kept)
     for given, why in (("trace.fp8_every=5", "Set train.matmul: fp8, or remove trace.fp8_every"),
                        ("trace.fp8_every=-1", "trace.fp8_every")):
         check("trace.fp8_every" in lines(given) and why in lines(given), lines(given))
