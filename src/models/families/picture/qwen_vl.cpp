@@ -145,6 +145,7 @@ Family qwen_vl(FamilySpec spec) {
   spec.tie.weights = {{"lm_head.weight", "model.language_model.embed_tokens.weight"}, {"lm_head.weight", "model.embed_tokens.weight"}};
   spec.tie.flag_at_root = true;
   spec.pixels = {.resize = {.library = PixelLibrary::torchvision}, .patches = {.patch = 14}};
+  spec.picture_tokens = {.placeholder = "<|image_pad|>", .before = "", .cell = "<|image_pad|>", .after = ""};
   return {.spec = std::move(spec)};
 }
 
