@@ -421,27 +421,12 @@ void expand_paths(Config& config) {
   }
 }
 
-/// PEFT's word for every matrix of the language model but the head.
-void expand_targets(Config& config) {
-  std::vector<std::string> targets;
-  const auto add = [&](const std::string& name) {
-    if (std::find(targets.begin(), targets.end(), name) == targets.end()) targets.push_back(name);
-  };
-  for (const std::string& name : config.adapter.targets) {
-    if (name != "all-linear") add(name);
-    else
-      for (const char* each : {"q", "k", "v", "o", "mlp"}) add(each);
-  }
-  config.adapter.targets = targets;
-}
-
 Config with_overrides(Config config, const std::vector<std::string>& overrides, int64_t ranks) {
   const StepsSection of_file = config.steps;
   for (const std::string& one : overrides) apply_override(config, one);
   resolve_conflicts(config, ranks);
   note_samples_of_a_step(config, of_file);
   expand_paths(config);
-  expand_targets(config);
   check_required(config);
   check_combinations(config);
   return config;

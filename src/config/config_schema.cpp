@@ -49,8 +49,8 @@ void add_adapter(std::vector<Key>& keys) {
   a(&A::rslora, "rslora", any(), "true: it is scaled by alpha / sqrt(r) instead", Names{"use_rslora"});
   a(&A::dropout, "dropout", half_open(0, 1), "the probability of dropout on the adapters' input", Names{"lora_dropout"});
   a(&A::targets, "targets", any(),
-    "the layers that get adapters: q, k, v, o, mlp, head of the language model, ends of modules' names (q_proj), or "
-    "all-linear, which stands for q, k, v, o and mlp", Names{"target_modules"});
+    "the layers that get adapters: q, k, v, o, mlp, head of the language model, language (all of these but the head), "
+    "all-linear (those of a tower too), or ends of modules' names (q_proj)", Names{"target_modules"});
   a(&A::dtype, "dtype", words_of<AdapterDtype>({{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
     "the type of the adapters' weights, gradients and optimizer states; products run in the compute type");
   a(&A::path, "path", any(), "a PEFT adapter folder to go on from; empty: the adapters are new",

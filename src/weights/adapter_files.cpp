@@ -32,14 +32,25 @@ std::set<std::string> adapted_modules(const Units& units) {
   return modules;
 }
 
-// Returns true if all modules whose last name is `end` have adapters: PEFT's target_modules then needs only `end`.
+// Returns true if all modules whose names end with `end`, lists of layers included, have adapters: PEFT's target_modules then
+// needs only `end`.
 bool all_adapted(const Units& units, const std::set<std::string>& modules, const std::string& end) {
   for (const Unit* unit : units)
-    for (const Parameter& parameter : unit->parameters())
-      if (parameter.name.ends_with(concat(".", end, kWeight)) && !holds_adapters(*unit) &&
-          !modules.count(parameter.name.substr(0, parameter.name.size() - kWeight.size())))
-        return false;
+    for (const Parameter& parameter : unit->parameters()) {
+      if (holds_adapters(*unit)) continue;
+      for (size_t at = parameter.name.rfind('.'); at != std::string::npos && at > 0; at = parameter.name.rfind('.', at - 1)) {
+        const std::string module = parameter.name.substr(0, at);
+        if (names_module(end, module) && !modules.count(module)) return false;
+      }
+    }
   return true;
+}
+
+// Returns the shortest end of a module's name that names only modules with adapters.
+std::string target_of(const Units& units, const std::set<std::string>& modules, const std::string& module) {
+  for (size_t at = module.rfind('.'); at != std::string::npos && at > 0; at = module.rfind('.', at - 1))
+    if (const std::string end = module.substr(at + 1); all_adapted(units, modules, end)) return end;
+  return module;
 }
 
 // Keys of PEFT's LoraConfig that do not change what the tensors mean. Some select the layers with adapters, which the
@@ -143,11 +154,9 @@ std::string adapter_config(const AdapterFiles& files, const Units& units) {
   const FamilySpec& family = family_of(files.model.path);
   const ModelClass& base = family.saved_as;
   std::set<std::string> targets;
-  for (const std::string& module : modules) {
-    const std::string end = module.substr(module.rfind('.') + 1);
-    // With kept_tensors, `end` alone could also match modules of other parts of the model.
-    targets.insert(family.kept_tensors.empty() && all_adapted(units, modules, end) ? end : module);
-  }
+  // With kept_tensors, an end could also match modules of other parts of the model.
+  for (const std::string& module : modules)
+    targets.insert(family.kept_tensors.empty() ? target_of(units, modules, module) : module);
   const auto number = [](double value) {   // alpha is an integer in most files
     return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
   };

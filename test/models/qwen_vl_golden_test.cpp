@@ -1,4 +1,6 @@
 // Qwen2.5-VL and Qwen3-VL against transformers and PEFT: the published golden models and 39 drawn ones of each.
+#include <set>
+
 #include "models/vision_trainer.h"
 
 using namespace blipft;
@@ -27,6 +29,28 @@ TEST_SUITE("vision golden") {
       const std::vector<json> cases = vision_cases(set);
       for (size_t i = 1; i < cases.size(); ++i)
         for (const bool adapter : {false, true}) check_vision_case(cases[i], adapter, static_cast<int64_t>(i % 3));
+    }
+  }
+
+  TEST_CASE("Qwen-VL: all-linear means PEFT's modules, language those of the language model, and PEFT finds them again") {
+    for (const std::string& set : kSets) {
+      const json golden = vision_cases(set)[0];
+      const VisionTrainer all(golden, {.targets = {"all-linear"}}), language(golden, {.targets = {"language"}});
+      std::set<std::string> expected, of_language;
+      for (const json& tensor : golden["lora"]["tensors"]) {
+        expected.insert(tensor[0]);
+        if (tensor[0].get<std::string>().find(".language_model.") != std::string::npos) of_language.insert(tensor[0]);
+      }
+      for (const auto& [trainer, names] : {std::pair{&all, expected}, {&language, of_language}}) {
+        std::set<std::string> found;
+        for (const auto& [name, values] : trainer->trained(false)) found.insert(name);
+        CHECK(found == names);
+      }
+      const auto targets = [](const VisionTrainer& trainer) {
+        return json::parse(adapter_config({trainer.config.model, trainer.config.adapter, trainer.config}, trainer.model->units()))["target_modules"];
+      };
+      CHECK(targets(all) == golden["lora"]["config"]["target_modules"]);
+      for (const json& target : targets(language)) CHECK(target.get<std::string>().find("linear_fc") == std::string::npos);
     }
   }
 

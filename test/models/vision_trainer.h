@@ -71,6 +71,7 @@ struct VisionRun {
   int64_t padding = 0;                     // rows of text; not 0: pictures of padding too
   const char* act_ckpt = "none";
   std::vector<std::string> freeze = {};
+  std::vector<std::string> targets = {};   // of a new adapter
 };
 
 struct VisionTrainer {
@@ -150,6 +151,8 @@ struct VisionTrainer {
     config.train.eps = 1e-4;
     config.parallel.strategy = StrategyKind::single;
     config.trace.enabled = false;
+    config.adapter.targets = run.targets;
+    if (!run.targets.empty()) config.adapter.kind = AdapterKind::lora;
     if (!run.adapter) return;
     const nlohmann::json& lora = golden["lora"]["config"];
     config.adapter.kind = AdapterKind::lora;

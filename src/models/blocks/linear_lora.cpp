@@ -126,6 +126,7 @@ bool LoraBuilder::in_language(const std::string& module) const {
   return std::any_of(language_.begin(), language_.end(), [&](const std::string& prefix) { return module.starts_with(prefix); });
 }
 
+// all-linear and language mean every layer of the language model but the head.
 bool LoraBuilder::is_target(const std::string& module) {
   const std::string last = last_part(module);
   known_.insert(last);
@@ -140,10 +141,13 @@ bool LoraBuilder::is_target(const std::string& module) {
   }
   for (const std::string& target : settings_.targets) {
     const auto kind = std::find_if(kinds().begin(), kinds().end(), [&](const Kind& k) { return k.name == target; });
-    const bool named = kind == kinds().end()
-                           ? names_module(target, module)
-                           : in_language(module) &&
-                                 std::find(kind->modules.begin(), kind->modules.end(), last) != kind->modules.end();
+    bool named = false;
+    if (target == "all-linear" || target == "language")
+      named = in_language(module) ? last != "lm_head" : towers_ && target == "all-linear";
+    else if (kind == kinds().end())
+      named = names_module(target, module);
+    else
+      named = in_language(module) && std::find(kind->modules.begin(), kind->modules.end(), last) != kind->modules.end();
     if (named) used_.insert(target);
     found |= named;
   }
@@ -189,6 +193,7 @@ void LoraBuilder::check() const {
     if (!settings_.any() || used_.count(target)) continue;
     std::string known;
     for (const Kind& kind : kinds()) known += concat(known.empty() ? "" : ", ", kind.name);
+    known += ", language, all-linear";
     for (const std::string& module : known_) known += ", " + module;
     throw UserError(concat("adapter.targets: found \"", target, "\", which names no linear layer that can have an ",
                            "adapter in this model; expected some of ", known));

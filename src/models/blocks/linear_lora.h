@@ -58,10 +58,10 @@ class LoraBuilder {
     std::vector<std::string> modules;
   };
   using AddUnit = std::function<Unit&(const std::string& name)>;
-  /// `language`: prefixes of the names of the language model's modules, to which q, k, v, o, mlp and head refer.
-  /// `add_unit` adds a unit of the adapters' group to the model.
-  LoraBuilder(const AdapterSettings& settings, std::vector<std::string> language, AddUnit add_unit)
-      : settings_(settings), language_(std::move(language)), add_unit_(std::move(add_unit)) {}
+  /// `language`: prefixes of the names of the language model's modules, to which q, k, v, o, mlp, head and language refer.
+  /// `add_unit` adds a unit of the adapters' group to the model. `towers`: all-linear means the other modules too.
+  LoraBuilder(const AdapterSettings& settings, std::vector<std::string> language, AddUnit add_unit, bool towers = false)
+      : settings_(settings), language_(std::move(language)), add_unit_(std::move(add_unit)), towers_(towers) {}
 
   /// Attaches an adapter to the targets among `layers`, all of `unit`; its parameters are stored in unit.adapter.
   void attach(Unit& unit, const std::vector<Layer>& layers);
@@ -75,6 +75,7 @@ class LoraBuilder {
   AdapterSettings settings_;
   std::vector<std::string> language_;
   AddUnit add_unit_;
+  bool towers_;
   uint32_t layers_ = 0;                    // number of layers with an adapter
   std::set<std::string> used_, known_;     // targets that named a module; last parts of the modules' names
 };

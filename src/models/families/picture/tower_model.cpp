@@ -19,7 +19,7 @@ class TowerModel : public Model {
       : config_(std::move(config)), compute_(settings.compute), vision_group_(add_group(settings, "vision")),
         merger_group_(add_group(settings, "merger")), language_group_(add_group(settings, "language")),
         adapter_group_(add_adapter_group(settings)),
-        lora_(settings.adapter, {kLanguage.body, kLanguage.head}, units_of(adapter_group_)),
+        lora_(settings.adapter, {kLanguage.body, kLanguage.head}, units_of(adapter_group_), true),
         tower_(make_tower({settings, units_of(&vision_group_), units_of(&merger_group_), lora_})),
         language_(make_decoder_language(config_.language, kLanguage, settings, units_of(&language_group_), lora_)) {
     lora_.check();
