@@ -54,14 +54,52 @@ TEST_SUITE("vision golden") {
     }
   }
 
+  TEST_CASE("Qwen-VL: quantized weights with adapters, and products in fp8") {
+    for (const std::string& set : kSets) {
+      const json golden = vision_cases(set)[0];
+      const double loss = golden["loss"];
+      const std::vector<double> losses = golden["lora"]["losses"];
+      VisionTrainer qlora(golden, {.adapter = true, .change = [](Config& config) { config.model.quantize = WeightQuantization::int8; }});
+      int64_t quantized = 0;
+      for (const Unit* unit : qlora.model->units())
+        for (const Parameter& parameter : unit->parameters())
+          quantized += qlora.hold->frozen_format(*unit, parameter) != nullptr && parameter.name.find("visual.") != std::string::npos;
+      CHECK(quantized >= 3 * 4 + 2);       // of the tower's layers and its merger
+      CHECK(qlora.step(1e-3).loss == doctest::Approx(losses[0]).epsilon(0.02));  // 8 bits
+      for (int i = 0; i < 3; ++i) qlora.step(1e-3);
+      CHECK(qlora.step(0).loss < 0.95 * losses[0]);
+      VisionTrainer fp8(golden, {.precision = Precision::bf16_true, .change = [](Config& config) {
+        config.train.matmul = MatmulType::fp8;
+        config.train.fp8_least_size = 1;
+      }});
+      CHECK(fp8.step(0).loss == doctest::Approx(loss).epsilon(0.05));  // 3 bits behind the point, random errors
+      for (int i = 0; i < 5; ++i) fp8.step(1e-3);
+      CHECK(fp8.step(0).loss < 0.7 * loss);
+    }
+  }
+
+  TEST_CASE("Qwen-VL: dropout of adapters does not depend on padding") {
+    for (const std::string& set : kSets) {
+      const json golden = vision_cases(set)[0];
+      const auto loss = [&](int64_t padding, double dropout) {
+        VisionRun run{.adapter = true, .padding = padding, .change = [](Config& config) { config.train.dropout = true; }};
+        if (dropout > 0) run.change = [](Config& config) { config.train.dropout = true, config.adapter.dropout = 0.25; };
+        return VisionTrainer(golden, run).step(0).loss;
+      };
+      CHECK(loss(3, 0.25) == doctest::Approx(loss(0, 0.25)).epsilon(1e-5));
+      CHECK(std::fabs(loss(0, 0.25) - loss(0, 0)) > 0.01);
+    }
+  }
+
   TEST_CASE("Qwen-VL: recomputed layers give the same bits, and parts can be frozen") {
     for (const std::string& set : kSets) {
       const json golden = vision_cases(set)[0];
       VisionTrainer kept(golden, {});
       kept.step(0);
       const auto all = kept.trained(true);
-      for (const char* act_ckpt : {"half", "full"}) {
-        VisionTrainer again(golden, {.act_ckpt = act_ckpt});
+      const auto into_host = [](Config& config) { config.parallel.offload = {OffloadedData::activations}; };
+      for (const VisionRun& run : {VisionRun{.act_ckpt = "half"}, {.act_ckpt = "full"}, {.act_ckpt = "full", .change = into_host}}) {
+        VisionTrainer again(golden, run);
         again.step(0);
         CHECK(again.trained(true) == all);
       }

@@ -72,6 +72,7 @@ struct VisionRun {
   const char* act_ckpt = "none";
   std::vector<std::string> freeze = {};
   std::vector<std::string> targets = {};   // of a new adapter
+  void (*change)(Config& config) = nullptr;
 };
 
 struct VisionTrainer {
@@ -153,6 +154,7 @@ struct VisionTrainer {
     config.trace.enabled = false;
     config.adapter.targets = run.targets;
     if (!run.targets.empty()) config.adapter.kind = AdapterKind::lora;
+    if (run.change) run.change(config);
     if (!run.adapter) return;
     const nlohmann::json& lora = golden["lora"]["config"];
     config.adapter.kind = AdapterKind::lora;

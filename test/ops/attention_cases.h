@@ -133,7 +133,7 @@ inline void add_packed_attentions(Cases& cases, DType t) {
     v.gradient = rotate++ % 2 ? t : kF32;
     add_attention(cases, t, v);
   };
-  for (int64_t d : {6, 64, 80, 88, 100, 128})
+  for (int64_t d : {6, 64, 72, 80, 88, 100, 128})
     for (int64_t maximum : {1, 7, 33, 82, 97, 300})
       for (int bias : {0, 1, 2}) {
         if (bias == rotate % 3 && maximum < 82) continue;
@@ -224,7 +224,7 @@ inline void add_tiled_attentions(Cases& cases) {
 
 inline void add_attentions(Cases& cases, DType t) {
   int rotate = 0;
-  for (int64_t d : {16, 24, 64, 80, 88, 100, 128})
+  for (int64_t d : {16, 24, 64, 72, 80, 88, 100, 128})
     for (auto [tq, tk] : {std::pair<int64_t, int64_t>{1, 1}, {7, 7}, {32, 32}, {33, 33}, {32, 257}, {82, 82}, {1, 300},
                           {300, 7}, {257, 257}, {300, 300}}) {
       // Every size plain; masks and dropout take turns over the sizes.
