@@ -94,6 +94,22 @@ TEST_SUITE("vision config") {
     CHECK(made(config)->parameter_count() == tied + 151936 * 2048);
   }
 
+  TEST_CASE("operations of a Qwen-VL: six for each parameter and row, and attention") {
+    const auto model = made(small_qwen3());
+    TextRows rows(1100);
+    rows.picture_rows = 1024, rows.pictures = 1;
+    double expected = 0;
+    for (const Unit* unit : model->units()) {
+      const auto parameters = static_cast<double>(unit->parameter_count());
+      const bool layer = unit->name().find("layers.") != std::string::npos;
+      if (unit->name().starts_with("vision")) expected += layer ? 6 * parameters * 4096 : 0;
+      else if (unit->name().starts_with("merger")) expected += 6 * parameters * 1024;
+      else expected += 6 * (layer ? parameters : unit->name() == "language.head" ? 151936.0 * 2048 : 0) * 1100;
+    }
+    expected += 4 * 24 * 3 * 4096.0 * 4096 * 1024 + 4 * 28 * 3 * 1100.0 * 550 * 2048;  // scores and values, forward and backward
+    CHECK(model->flops(2, rows) == doctest::Approx(2 * expected).epsilon(0.01));  // biases, norms, the patches' own product
+  }
+
   TEST_CASE("what config.json of a Qwen-VL is refused, by its key") {
     const json third = small_qwen3(), second = small_qwen2_5();
     check_refused(third, "/vision_config/hidden_act", "gelu", {"vision_config.hidden_act", "\"gelu\"", "gelu_pytorch_tanh"});

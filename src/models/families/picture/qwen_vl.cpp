@@ -1,5 +1,6 @@
 // Qwen2.5-VL (Bai et al. 2025) and Qwen3-VL (2025): a tower for pictures of any size before a Qwen 2 or Qwen 3, whose rotary
 // positions have three axes. Videos are not read. Defaults are those of transformers' configuration classes.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -23,10 +24,11 @@ void read_mrope(const JsonFields& fields, double base, const std::vector<int64_t
                                .positions = config.max_text_tokens, .mrope = true},
                               config.max_text_tokens);
   const std::vector<int64_t> sections = rope.get("mrope_section", absent);
-  const bool positive = sections.size() == 3 && sections[0] > 0 && sections[1] > 0 && sections[2] > 0;
-  BLIPFT_USER_CHECK(positive && std::accumulate(sections.begin(), sections.end(), int64_t{0}) == config.head_size / 2, rope.file(), ": ",
+  const int64_t pairs = config.head_size / 2;
+  const bool three = sections.size() == 3 && std::all_of(sections.begin(), sections.end(), [&](int64_t n) { return n > 0 && n < pairs; });
+  BLIPFT_USER_CHECK(three && std::accumulate(sections.begin(), sections.end(), int64_t{0}) == pairs, rope.file(), ": ",
                     rope.prefix(), "mrope_section: found ", rope.has("mrope_section") ? rope.quote("mrope_section") : "nothing",
-                    ", expected three positive numbers with the sum ", config.head_size / 2, ", half of head_dim");
+                    ", expected three positive numbers with the sum ", pairs, ", half of head_dim");
   config.rotary.axes = rotary_axes(sections, interleaved);
 }
 
