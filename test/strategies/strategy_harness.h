@@ -175,7 +175,7 @@ class TestRun {
     model_ = job_.make_model();
     hold_ = std::make_unique<HoldGradients>(c);
     const StoragePolicy* policy = job.policy ? job.policy : hold_.get();
-    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(c, model_->inputs().has_source()), policy);
+    plan_ = plan_memory(c, *model_, sizes, 0, text_shapes(), policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = std::make_unique<Engine>(EngineParts{c, model_.get(), device_.get(), ops_.get(), groups(),
                                                    arena_.get(), optimizer_.get(), policy, nullptr,
@@ -234,10 +234,21 @@ class TestRun {
   const Arena& arena() const { return *arena_; }
 
  private:
+  static constexpr int64_t kCells = 4;
+
   Groups groups() const { return groups_ ? groups_->groups() : Groups(alone_.get()); }
 
   WeightContext weight_context() const {
     return {model_->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
+  }
+
+  // With room for a picture of kCells cells in each sample, and for one more.
+  std::vector<TextShape> text_shapes() const {
+    std::vector<TextShape> shapes = possible_text_shapes(job_.config, model_->inputs().has_source());
+    const int64_t pictures = job_.config.steps.batch_size + 1;
+    for (TextShape& shape : shapes)
+      if (model_->inputs().patches) shape.pictures = {pictures * kCells, pictures, kCells, pictures * kCells};
+    return shapes;
   }
 
   // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the
@@ -294,6 +305,13 @@ class TestRun {
     BatchSample made{{}, step * job_.samples + sample};
     for (int64_t k = 0; k < length; ++k) made.text.ids.push_back(4 + static_cast<int32_t>(random.next() % 40) + shift);
     made.text.is_label.assign(made.text.ids.size(), 1);
+    const PatchInputs& patches = batch.layout.inputs().patches;
+    if (patches && sample < job_.samples / 2 && length > kCells) {  // the last rank has no pictures
+      static std::vector<uint8_t> noise;
+      for (int64_t p = std::ssize(noise); p < (kCells + 32) * 3 * patches.of_cell() * patches.side * patches.side; ++p)
+        noise.push_back(static_cast<uint8_t>(philox({static_cast<uint32_t>(p), 0, 0, 0}, 3, 1).x));
+      made.text.pictures.push_back({length - kCells, 2, kCells / 2, noise.data() + sample});
+    }
     if (const int64_t maximum = batch.layout.text().source_tokens; maximum > 0)
       for (int64_t k = 1 + random.next() % maximum; k > 0; --k)
         made.text.source.push_back(4 + static_cast<int32_t>(random.next() % 40) + shift);
