@@ -49,6 +49,11 @@ TEST_SUITE("own head") {
     CHECK(own(R"({"model_type": "smollm3"})", {{head, {1, 2}}, {table, {1, 3}}}));
     CHECK(own(R"({"model_type": "instructblip", "text_config": {"model_type": "llama"}})",
               {{part + head, {1, 2}}, {part + table, {1, 3}}}));
+    // In some families the flag of the whole file counts, not that of the text.
+    const std::string text = R"(, "text_config": {"tie_word_embeddings": false}})", in_tree = "model.language_model.embed_tokens.weight";
+    CHECK(own(R"({"model_type": "qwen3_vl", "tie_word_embeddings": true)" + text, {{head, {1, 2}}, {in_tree, {1, 3}}}));
+    CHECK(own(R"({"model_type": "qwen2_5_vl", "tie_word_embeddings": true)" + text, {{head, {1, 2}}, {table, {1, 3}}}));
+    CHECK_FALSE(own(R"({"model_type": "qwen3_vl", "tie_word_embeddings": false)" + text, {{head, {1, 2}}, {in_tree, {1, 3}}}));
     const TemporaryDirectory empty;
     CHECK_FALSE(has_own_head(empty.path.string()));      // loading tells of it
   }
