@@ -59,7 +59,7 @@ put_folder jobs share/blipft/jobs
 put_folder share/models share/blipft/models
 put 644 share/gemm_algorithms.txt share/blipft/gemm_algorithms.txt
 for package in trace convert; do put_folder "tools/blipft_$package" "share/blipft/tools/blipft_$package"; done
-for file in own_python.py setup.sh; do put 755 "tools/$file" "share/blipft/tools/$file"; done
+for file in own_python.py setup.sh sweep.py; do put 755 "tools/$file" "share/blipft/tools/$file"; done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 for tool in trace convert_dataset convert_checkpoint plot_loss; do

@@ -191,6 +191,27 @@ def a_job_that_fails_stays_out_of_the_queue(space):
     check(job.field("Restarts") == "0" and "train.lr" in job.text(), job)
 
 
+@test
+def a_sweep_is_an_array_with_one_table(space):
+    path, folder = space.new("sweep").with_suffix(".yaml"), space.new("rates")
+    lines = [f"run: inputs/fsdp.yaml\noutput: {folder}", *(setting.replace("=", ": ", 1) for setting in settings(space) if "train.lr" not in setting),
+             "train.lr: [1e-3, 2e-3]"]
+    path.write_text("\n".join(lines).replace(f"max_steps: {STEPS}", "max_steps: 2") + "\n")
+    log = space.new("log")
+    out = ask_slurm("jobs/sweep.sh", path, "--gpus-per-node=2", "--time=10", f"--output={log}_%a")
+    check("Submitted batch job" in out and f"{folder}/table.txt" in out, out)
+
+    def rows():
+        table = folder / "table.txt"
+        return [line.split() for line in table.read_text().splitlines()] if table.exists() else []
+    end = time.monotonic() + 90
+    while [row[-2] for row in rows()] != ["ended", "done", "done"]:
+        check(time.monotonic() < end, "no table:", rows(), out, *(p.read_text()[-2000:] for p in log.parent.glob(f"{log.name}_*")))
+        time.sleep(0.2)
+    check([row[0] for row in rows()] == ["train.lr", "1e-3", "2e-3"] and (folder / "train.lr=2e-3/trace.rank0001.h5").exists(), rows())
+    check("have ended" in ask_slurm("jobs/sweep.sh", path), "nothing is submitted again")
+
+
 def report(error):
     print(f"SKIPPED slurm ({error})")
     return 0
