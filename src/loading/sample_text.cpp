@@ -200,8 +200,8 @@ void check_text_length(const LoadingSettings& loading, const ModelInputs& inputs
                     ": data.max_text_tokens: found ", loading.data.max_text_tokens,
                     loading.given("data.max_text_tokens") ? "" : " (the default)", ", expected at most ",
                     inputs.text.max_tokens, ": the model has ", inputs.text.first_rows + inputs.text.max_tokens,
-                    " positions (config.json: max_position_embeddings), of which ", inputs.text.first_rows,
-                    " come before the text");
+                    " positions (config.json: max_position_embeddings)",
+                    inputs.text.first_rows > 0 ? concat(", of which ", inputs.text.first_rows, " come before the text") : "");
 }
 
 void check_text_inputs(const LoadingSettings& loading, const std::string& model_folder, const ModelInputs& inputs,
