@@ -13,7 +13,7 @@
 
 #include "blipft/error.h"
 #include "text/chat_template.h"
-#include "text/jinja_value.h"
+#include "text/unicode.h"
 
 namespace blipft {
 namespace {
@@ -26,12 +26,12 @@ constexpr int enough_times = 8;
 /// Limit of the number of messages in all rendered prefixes together; rendering them takes a few seconds.
 constexpr size_t max_prefix_messages = 1'000'000;
 
-std::string_view without_blanks(std::string_view text) { return jinja::stripped(text, true, true); }
+std::string_view without_blanks(std::string_view text) { return unicode::stripped(text); }
 
 /// Returns the size of the mark that ends a turn ("<|im_end|>") at the start of `text`, including the white space
 /// before it; 0 if there is none.
 size_t end_mark(std::string_view text) {
-  const size_t begin = text.size() - jinja::stripped(text, true, false).size();
+  const size_t begin = text.size() - unicode::stripped(text, true, false).size();
   if (!text.substr(begin).starts_with('<')) return 0;
   const size_t end = text.find_first_of("> \n", begin);
   return end != nowhere && text[end] == '>' ? end + 1 : 0;
@@ -150,7 +150,7 @@ class Answers {
         if (item.key() != "type" && item.key() != "id") mark(item.value(), is_content);
     if (!value.is_string() || without_blanks(value.get_ref<const std::string&>()).empty()) return;
     std::string text = value;
-    const size_t end = jinja::stripped(text, false, true).size(), tag = text.rfind('<', end);
+    const size_t end = unicode::stripped(text, false, true).size(), tag = text.rfind('<', end);
     const size_t at = text[end - 1] == '>' && tag != nowhere ? tag : end;
     strings_.push_back({std::string(without_blanks(text)), text.substr(at, end - at), is_content});
     value = text.insert(at, concat(mark_, strings_.size() - 1, mark_));
@@ -201,7 +201,7 @@ class Answers {
     const Text text = prefix(i, true);
     if (before == nowhere || text.ends[before] == nowhere) return {text.text};
     const Ending found = {text.text.substr(text.ends[before]), true};
-    repeated.found(jinja::stripped(found.text, true, false));
+    repeated.found(unicode::stripped(found.text, true, false));
     return found;
   }
 
@@ -209,7 +209,7 @@ class Answers {
   std::string_view before_next(size_t i, size_t at) const {
     const size_t next = i + 1 < messages_.size() ? strings_begin(whole_, i + 1) : nowhere;
     if (next == nowhere || next < at) return {};
-    return jinja::stripped(std::string_view(whole_.text).substr(at, next - at), false, true);
+    return unicode::stripped(std::string_view(whole_.text).substr(at, next - at), false, true);
   }
 
   /// Returns the end of answer i if a repeated end is known and found again, else nowhere. The repeated end follows the
@@ -283,7 +283,7 @@ class Answers {
     if (!prompt.anchored || said == nowhere || said < from)
       refuse(i, "the text does not have the prompt that the template makes of the messages before it");
     const size_t begin = mark_begin(rest, std::min(t, said - from));
-    std::string_view between = jinja::stripped(rest.substr(begin, said - from - begin), true, false);
+    std::string_view between = unicode::stripped(rest.substr(begin, said - from - begin), true, false);
     // The model does not repeat the end of the prompt.
     const std::string_view requested = without_blanks(prompt.text);
     size_t repeated = between.size();
@@ -318,9 +318,9 @@ class Answers {
   /// Returns the part of `behind` that the model has to generate, up to the mark that ends the turn. `behind`: the text
   /// of the turn after its last string. If it is only white space, it ends the turn.
   std::string_view ended(size_t i, std::string_view behind, const Ending& prompt) const {
-    std::string_view out = jinja::stripped(behind, false, true);
+    std::string_view out = unicode::stripped(behind, false, true);
     if (ends_with_content(i)) {
-      const size_t begin = behind.size() - jinja::stripped(behind, true, false).size();
+      const size_t begin = behind.size() - unicode::stripped(behind, true, false).size();
       size_t end = std::min(behind.find_first_of(" \n", begin), behind.size());
       if (mark_begin(behind, end) < end && behind.find('>', end) != nowhere) end = behind.find('>', end) + 1;
       out = behind.substr(0, end);
@@ -328,7 +328,7 @@ class Answers {
     const size_t eos = eos_.empty() ? nowhere : out.find(eos_);
     if (eos != nowhere) return out.substr(0, eos + eos_.size());
     // Some templates write the next prompt although it was not requested.
-    const std::string_view requested = jinja::stripped(prompt.text, false, true);
+    const std::string_view requested = unicode::stripped(prompt.text, false, true);
     const size_t common = static_cast<size_t>(
         std::mismatch(out.rbegin(), out.rend(), requested.rbegin(), requested.rend()).first - out.rbegin());
     const std::string_view next = out.substr(std::min(out.find('<', out.size() - common), out.size()));

@@ -6,6 +6,7 @@
 #include "text/jinja_eval.h"
 #include "text/letter_case.h"
 #include "text/python_text.h"
+#include "text/unicode.h"
 
 namespace blipft::jinja {
 namespace {
@@ -154,7 +155,7 @@ Value number_of(Evaluator&, const std::string& name, const Value& input, const A
                                      : otherwise;
   }
   if (!input.is_text()) return otherwise;
-  const std::string text(stripped(input.text(), true, true));
+  const std::string text(unicode::stripped(input.text()));
   try {
     size_t end = 0;
     const int base = options[1] ? static_cast<int>(whole_number(*options[1])) : 10;
@@ -252,7 +253,7 @@ Value of_text(Evaluator& run, const std::string& name, const Value& input, const
   if (name == "trim") {
     const auto options = bound(name, given, {"chars"});
     const std::string* const set = options[0] && options[0]->is_text() ? &options[0]->text() : nullptr;
-    out = stripped(text, true, true, set);
+    out = unicode::stripped(text, true, true, set);
   } else if (name == "format") {
     out = percent_format(run, text, given.positional);
   } else {

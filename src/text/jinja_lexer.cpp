@@ -107,7 +107,7 @@ class Lexer {
   }
 
   static size_t behind_space(std::string_view text, size_t at) {
-    return text.size() - stripped(text.substr(at), true, false).size();
+    return text.size() - unicode::stripped(text.substr(at), true, false).size();
   }
 
   /// Returns the position after the tag's end mark at `at` and the white space that it trims, or 0 if there is none.
@@ -138,9 +138,9 @@ class Lexer {
     const char sign = rest_.size() > size + 2 ? rest_[size + 2] : ' ';
     const size_t last_line = before.rfind('\n') + 1;
     if (sign == '-') {
-      before = stripped(before, false, true);
+      before = unicode::stripped(before, false, true);
     } else if (sign != '+' && !prints && (last_line > 0 || starts_line_) &&
-               stripped(before.substr(last_line), true, false).empty()) {
+               unicode::stripped(before.substr(last_line), true, false).empty()) {
       before = before.substr(0, last_line);
     }
     add_data(before);

@@ -221,7 +221,7 @@ bool is_all(const std::string& name, const std::string& text) {
       continue;
     }
     const bool holds = name == "isalpha"   ? letter
-                       : name == "isspace" ? stripped(one, true, true).empty()
+                       : name == "isspace" ? unicode::stripped(one).empty()
                        : name == "isalnum" ? letter || unicode::is_number(c)
                                            : unicode::is_number(c);
     if (!holds) return false;
@@ -271,7 +271,7 @@ Value string_method(Evaluator& run, const std::string& name, const std::string& 
   if (name.ends_with("strip")) {
     const auto options = bound(name, given, {"chars"});
     if (options[0] && !options[0]->is_text() && !options[0]->is(Kind::none)) fail(name, " arg must be None or str");
-    return run.text(std::string(stripped(text, name != "rstrip", name != "lstrip",
+    return run.text(std::string(unicode::stripped(text, name != "rstrip", name != "lstrip",
                                          options[0] && options[0]->is_text() ? &options[0]->text() : nullptr)));
   }
   if (name == "startswith" || name == "endswith") return Value(starts_or_ends(name, text, given));

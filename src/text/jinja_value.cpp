@@ -361,18 +361,4 @@ std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends) {
   return lines;
 }
 
-std::string_view stripped(std::string_view text, bool left, bool right, const std::string* set) {
-  const auto goes = [&](std::string_view c) {
-    return set ? set->find(c) != std::string::npos : unicode::stripped(c).empty();
-  };
-  while (left && !text.empty() && goes(first_character(text))) text.remove_prefix(first_character(text).size());
-  while (right && !text.empty()) {
-    size_t begin = text.size() - 1;
-    while (begin > 0 && (text[begin] & 0xc0) == 0x80) --begin;
-    if (!goes(text.substr(begin))) break;
-    text.remove_suffix(text.size() - begin);
-  }
-  return text;
-}
-
 }  // namespace blipft::jinja

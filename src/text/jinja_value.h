@@ -108,7 +108,5 @@ std::string_view first_character(std::string_view text);
 std::vector<Value> characters(std::string_view text);
 /// Implements str.splitlines().
 std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends = false);
-/// Implements str.strip(), lstrip() and rstrip(). `set`: the characters to remove; null: white space.
-std::string_view stripped(std::string_view text, bool left, bool right, const std::string* set = nullptr);
 
 }  // namespace blipft::jinja

@@ -157,16 +157,26 @@ std::u32string folded(uint32_t code_point) {
   return {made, made + std::max<utf8proc_ssize_t>(size, 0)};
 }
 
-std::string_view stripped(std::string_view text) {
-  size_t begin = text.size(), end = 0;
-  for (size_t position = 0; position < text.size();) {
-    const size_t start = position;
-    const uint32_t code_point = next_code_point(text, position);
-    if (is_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F)) continue;
-    begin = std::min(begin, start);
-    end = position;
+std::string_view stripped(std::string_view text, bool left, bool right, const std::string* set) {
+  const auto removed = [&](std::string_view character) {
+    if (set) return set->find(character) != std::string::npos;
+    size_t size = 0;
+    const uint32_t code_point = next_code_point(character, size);
+    return size == character.size() && (is_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F));
+  };
+  while (left && !text.empty()) {
+    size_t size = 0;
+    next_code_point(text, size);
+    if (!removed(text.substr(0, size))) break;
+    text.remove_prefix(size);
   }
-  return end == 0 ? text.substr(0, 0) : text.substr(begin, end - begin);
+  while (right && !text.empty()) {
+    size_t begin = text.size() - 1;
+    while (begin > 0 && (text[begin] & 0xc0) == 0x80) --begin;
+    if (!removed(text.substr(begin))) break;
+    text.remove_suffix(text.size() - begin);
+  }
+  return text;
 }
 
 std::string normalized(std::string_view text, NormalForm form) {

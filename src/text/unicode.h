@@ -38,8 +38,8 @@ uint32_t capital_letter(uint32_t code_point);
 /// Returns the full case folding. `code_point` must be a scalar value.
 std::u32string folded(uint32_t code_point);
 
-/// Returns `text` without the white space at its ends, like Python's str.strip().
-std::string_view stripped(std::string_view text);
+/// Implements Python's str.strip(), lstrip() and rstrip(). `set`: the characters to remove; null: white space.
+std::string_view stripped(std::string_view text, bool left = true, bool right = true, const std::string* set = nullptr);
 
 /// The normal forms of Unicode Standard Annex 15, for well-formed UTF-8.
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
