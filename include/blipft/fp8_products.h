@@ -65,12 +65,12 @@ struct Fp8Settings {
 
 /// A quantized matrix in one or both layouts.
 struct Fp8Values {
-  Fp8Matrix quantized, transposed;
+  Fp8Matrix plain, transposed;
   std::array<Tensor, 3> owned;             ///< the arena tensors that hold them; the other entries are absent
 };
 /// Number of f32 values in a word of a cast tensor; amax is at index 0, the scale at kScaleWord.
 constexpr int64_t kFp8Words = 8, kScaleWord = 4;
-enum class Fp8Layouts { quantized, transposed, both };
+enum class Fp8Layouts { plain, transposed, both };
 /// Relation of a tensor to the earlier cast of the same factor.
 enum class Fp8Seen {
   never,                                   ///< first cast in this micro-batch: its magnitude is recorded

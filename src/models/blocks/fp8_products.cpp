@@ -173,9 +173,9 @@ Fp8Values Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Facto
   const Tensor words = magnitude ? this->words(matrix, factor) : take(0, DType::f32, {kFp8Words});
   const Tensor scale = words.part(kScaleWord, {1});
   const DType dtype = factor == Fp8Factor::dy ? settings_.gradients : DType::f8e4m3;
-  if (layouts != Fp8Layouts::transposed) made.quantized = {take(1, dtype, {tensor.rows(), tensor.cols()}), scale};
-  if (layouts != Fp8Layouts::quantized) made.transposed = {take(2, dtype, {tensor.cols(), fp8_columns(tensor.rows())}), scale};
-  context.ops.cast_fp8({.x = tensor, .amax = words.part(0, {1}), .scale = scale, .quantized = made.quantized.quantized,
+  if (layouts != Fp8Layouts::transposed) made.plain = {take(1, dtype, {tensor.rows(), tensor.cols()}), scale};
+  if (layouts != Fp8Layouts::plain) made.transposed = {take(2, dtype, {tensor.cols(), fp8_columns(tensor.rows())}), scale};
+  context.ops.cast_fp8({.x = tensor, .amax = words.part(0, {1}), .scale = scale, .quantized = made.plain.quantized,
                         .transposed = made.transposed.quantized, .largest = notes.largest, .counts = notes.counts,
                         .magnitude = magnitude.value_or(Fp8Magnitude::found)}, stream);
   return made;
@@ -187,7 +187,7 @@ Fp8Values Fp8Products::cast_to_keep(const StepContext& context, const Unit& unit
   const bool only = ready_ && matrix.input == Input::none && (seen == Fp8Seen::never ? word < Word::known : word == Word::known);
   const bool keep = settings_.keep_inputs && only;
   if (seen == Fp8Seen::never) drop_input(context, matrix);
-  Fp8Values made = cast(context, unit, weight, Fp8Factor::x, x, seen, keep ? Fp8Layouts::both : Fp8Layouts::quantized, context.stream);
+  Fp8Values made = cast(context, unit, weight, Fp8Factor::x, x, seen, keep ? Fp8Layouts::both : Fp8Layouts::plain, context.stream);
   if (!keep) return made;
   matrix.input = Input::kept;
   matrix.input_values = std::exchange(made.owned[2], {});
@@ -210,8 +210,8 @@ Fp8Values Fp8Products::take_input(const Unit& unit, int64_t weight) {
 }
 
 Fp8Values Fp8Products::of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout) {
-  Fp8Values found{.quantized = stored};
-  if (layout == Fp8Layouts::quantized) return found;
+  Fp8Values found{.plain = stored};
+  if (layout == Fp8Layouts::plain) return found;
   Tensor transposed = kept.transposed;
   if (!transposed)
     found.owned[0] = transposed = context.arena.take(Owner::activations, "fp8", DType::f8e4m3,

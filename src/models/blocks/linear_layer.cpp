@@ -118,11 +118,11 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args, Fp8Seen lat
   const Fp8Seen seen = pass.again ? Fp8Seen::same : Fp8Seen::never;
   const bool keep = later == Fp8Seen::same && pass.keeps && pass.unit->trainable && adapters.empty();
   const Fp8Values x = keep ? context.fp8->cast_to_keep(context, *pass.unit, weight, args.x, seen)
-                          : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::x, args.x, seen, Fp8Layouts::quantized, context.stream);
-  const Fp8Values quantized = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::quantized);
-  args.x8 = x.quantized, args.w8 = quantized.quantized;
+                          : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::x, args.x, seen, Fp8Layouts::plain, context.stream);
+  const Fp8Values weights = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::plain);
+  args.x8 = x.plain, args.w8 = weights.plain;
   context.ops.linear_forward(args, context.stream);
-  for (const Fp8Values* made : {&quantized, &x}) each_owned(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Values* made : {&weights, &x}) each_owned(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::forward(const UnitPass& pass, LinearForward args, Fp8Seen later) const {
@@ -172,12 +172,12 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
   // If no weight gradient reads dy, dy may change after this product, so its quantized values serve only this product.
   const Fp8Values own = trained(pass) ? Fp8Values{}
                                      : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::dy, args.dy, Fp8Seen::never,
-                                                         Fp8Layouts::quantized, context.stream);
-  args.dy8 = trained(pass) ? pass.in_fp8(args.dy, weight).quantized : own.quantized;
-  const Fp8Values quantized = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::transposed);
-  args.wt8 = quantized.transposed;
+                                                         Fp8Layouts::plain, context.stream);
+  args.dy8 = trained(pass) ? pass.in_fp8(args.dy, weight).plain : own.plain;
+  const Fp8Values weights = context.fp8->weight(context, *pass.unit, weight, args.w, stored_values(pass), Fp8Layouts::transposed);
+  args.wt8 = weights.transposed;
   context.ops.linear_backward_input(args, context.stream);
-  for (const Fp8Values* made : {&quantized, &own}) each_owned(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Values* made : {&weights, &own}) each_owned(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
