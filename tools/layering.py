@@ -25,7 +25,7 @@ TABLE = [
       "text/ store optimizers formats comm memory io/ unit ops/ base/")],
     # --show: the samples of a run as its loader makes them.
     [("show", "",
-      "config/ agreement liveness engine/ weights trace strategies models loading/ datasets pictures text store optimizers formats comm memory io unit ops "
+      "config/ agreement liveness/ engine/ weights trace strategies models loading/ datasets pictures text store optimizers formats comm memory io unit ops "
       "base/")],
     # Timings on the machine before a run.
     [("tune", "",

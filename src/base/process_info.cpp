@@ -3,10 +3,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "blipft/error.h"
 
@@ -26,6 +28,8 @@ std::string link_target(const std::string& path) {
   const fs::path target = fs::read_symlink(path, error);
   return error ? "" : target.string();
 }
+
+int64_t machine_cores() { return std::max<int64_t>(1, std::thread::hardware_concurrency()); }
 
 std::string host_name() {
   char name[256] = "";

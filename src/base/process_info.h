@@ -29,6 +29,8 @@ std::vector<int64_t> all_processes();
 std::string link_target(const std::string& path);
 /// Returns the first line of a small file, or "" if it cannot be read.
 std::string first_line(const std::string& path);
+/// Returns the number of CPU cores of this machine that the process may use, at least 1.
+int64_t machine_cores();
 /// Returns the name of this machine.
 std::string host_name();
 

@@ -7,9 +7,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 namespace blipft {
 
@@ -37,15 +35,6 @@ void write_error_now(std::string_view text) {
     if (count > 0) text.remove_prefix(static_cast<size_t>(count));
   }
   errno = before;
-}
-
-bool stdout_is_terminal() {
-  if (::isatty(STDOUT_FILENO) != 1) return false;
-  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return true;
-  std::error_code error;
-  const std::string link = "/proc/" + std::to_string(::getppid()) + "/fd/1";
-  const std::string output = std::filesystem::read_symlink(link, error).string();
-  return output.starts_with("/dev/pts/") || output.starts_with("/dev/tty");
 }
 
 std::string printable(std::string_view text, bool is_terminal) {

@@ -15,10 +15,6 @@ int check_standard_output(int status);
 /// without a reader), gives up after a second, so that the process can end. Safe in signal handlers.
 void write_error_now(std::string_view text);
 
-/// Returns true if standard output goes to a terminal. Open MPI gives rank 0 its own pseudo-terminal; in this case the
-/// output of mpirun, the parent process, decides.
-bool stdout_is_terminal();
-
 /// Returns generated text for printing. On a terminal, control characters except line ends and tabs are written as \x1b
 /// or \u009b, so that the text cannot control the terminal; otherwise the text is unchanged. `text` must consist of
 /// complete UTF-8 characters.

@@ -15,6 +15,7 @@
 #include "generate/answers/answer_text.h"
 #include "generate/generation.h"
 #include "io/file.h"
+#include "liveness/launcher.h"
 #include "text/chat_template.h"
 #include "text/unicode.h"
 

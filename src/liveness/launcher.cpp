@@ -71,6 +71,13 @@ bool launcher_is_gone() {
   return Launcher::own().pid != 0 && (getppid() != Launcher::own().parent || Launcher::own().gone());
 }
 
+bool stdout_is_terminal() {
+  if (::isatty(STDOUT_FILENO) != 1) return false;
+  const int64_t launcher = Launcher::own().pid;
+  const std::string output = launcher == 0 ? "" : link_target(concat("/proc/", launcher, "/fd/1"));
+  return output.empty() || output.starts_with("/dev/pts/") || output.starts_with("/dev/tty");
+}
+
 OtherRanks OtherRanks::find() {
   const LaunchedRank& own = LaunchedRank::own();
   OtherRanks others;

@@ -29,6 +29,10 @@ struct Launcher {
 /// Returns true if the launcher, or the parent process between launcher and this process, has ended.
 bool launcher_is_gone();
 
+/// Returns true if standard output goes to a terminal. Some launchers give rank 0 a pseudo-terminal; then the output of
+/// the launcher decides, if it is visible.
+bool stdout_is_terminal();
+
 /// State of the other ranks of this job on this machine, for a rank that waits for them.
 struct OtherRanks {
   /// "rank 1 (process 4711) is stopped; rank 2 (process 4712, sleep) has not begun blipft"; "": nothing is known.

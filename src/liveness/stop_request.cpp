@@ -7,18 +7,17 @@
 #include "liveness/stop_request.h"
 
 #include <signal.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <initializer_list>
 #include <mutex>
 #include <thread>
 
 #include "base/standard_output.h"
+#include "liveness/launcher.h"
 
 namespace blipft {
 
@@ -73,9 +72,8 @@ sigset_t noted() {
 // If there are several ranks, only the first prints an answer. It does not answer SIGTERM, because mpirun also sends
 // SIGTERM to all ranks when one was killed.
 Speaks how_to_speak() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* rank = std::getenv(name)) return strcmp(rank, "0") == 0 ? Speaks::of_users : Speaks::never;
-  return Speaks::always;
+  const std::string& rank = LaunchedRank::own().rank;
+  return rank.empty() ? Speaks::always : rank == "0" ? Speaks::of_users : Speaks::never;
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
-#include <thread>
 
+#include "base/process_info.h"
 #include "blipft/error.h"
 #include "loading/step_order.h"
 #include "loading/text_sample.h"
@@ -69,8 +69,7 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
     text_ += concat("assumed: validation prompts of up to ", evaluation_->longest_prompt, " tokens\n");
     return;
   }
-  opened_ = std::make_unique<RunData>(
-      open_run_data(config, inputs, world, std::max<int64_t>(1, std::thread::hardware_concurrency())));
+  opened_ = std::make_unique<RunData>(open_run_data(config, inputs, world, machine_cores()));
   data_ = opened_.get();
   if (const auto prompts = open_validation_prompts(config, config.evaluate.samples, inputs, *data_)) evaluation_ = prompts->work(config);
   text_ = concat(survey_text(config, *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <thread>
 
+#include "base/process_info.h"
 #include "blipft/error.h"
 #include "engine/settings.h"
 #include "loading/random_order.h"
@@ -21,7 +21,7 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 2;
 
 SampleViewer::SampleViewer(const Config& config)
     : config_(config), inputs_(make_model(config)->inputs()),
-      data_(open_run_samples(config, inputs_, std::max<int64_t>(1, std::thread::hardware_concurrency()))) {
+      data_(open_run_samples(config, inputs_, machine_cores())) {
   const int64_t limit = config.data.num_train_samples, all = data_.training.dataset->size();
   size_ = limit > 0 ? std::min(limit, all) : all;
 }

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
-#include <thread>
 
+#include "base/process_info.h"
 #include "base/standard_output.h"
 #include "blipft/error.h"
+#include "liveness/launcher.h"
 #include "loading/in_threads.h"
 #include "show/sample_viewer.h"
 
@@ -17,8 +18,6 @@ namespace {
 
 constexpr int64_t kMaxTexts = 20'000, kMaxPictures = 1'000;  // samples in the table of lengths
 constexpr size_t kMaxCutShown = 40;         // tokens shown of what is cut
-
-int64_t cores() { return std::max<int64_t>(1, std::thread::hardware_concurrency()); }
 
 /// Marks at the begin and end of trained and of cut text.
 struct Marks {
@@ -205,7 +204,7 @@ void print_lengths(const SampleViewer& viewer) {
   const int64_t size = viewer.size();
   const int64_t count = std::min(size, data.training.dataset->has_pictures() ? kMaxPictures : kMaxTexts);
   std::vector<Lengths> all(static_cast<size_t>(count));
-  for_each_in_threads(count, cores(), [&](int64_t i) {
+  for_each_in_threads(count, machine_cores(), [&](int64_t i) {
     Lengths& one = all[static_cast<size_t>(i)];
     try {
       const ShownSample shown = viewer.read(i * size / count);

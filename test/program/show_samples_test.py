@@ -191,6 +191,14 @@ def random_samples_and_the_folder_of_a_run(space):
 
 
 @test
+def a_text_that_is_too_long_for_the_model_is_refused(space):
+    for kind, message in (("text", r"the model has \d+ positions \(config\.json: max_position_embeddings\)$"),
+                          ("picture", r"\(config\.json: max_position_embeddings\), of which 8 come before the text$")):
+        status, _, err, _ = mpirun(0, [PROGRAM, "--show", "1", str(space.configs[kind]), "data.max_text_tokens=99999"])
+        check(status == 2 and re.search(r"data\.max_text_tokens: found 99999, expected at most .*" + message, err.strip()), status, err)
+
+
+@test
 def colours_on_a_terminal(space):
     master, slave = pty.openpty()
     process = subprocess.Popen([PROGRAM, "--show", "1", str(space.configs["text"]), "data.mask_prompt=true"], cwd=ROOT,
@@ -204,6 +212,23 @@ def colours_on_a_terminal(space):
         pass                                 # the other end is closed
     check(process.wait(timeout=60) == 0 and b"\x1b[1;32m" in text and b"[[" not in text, text)
     os.close(master)
+
+
+@test
+def no_colours_on_the_terminal_of_a_launcher_that_prints_elsewhere(space):
+    launcher = "import os, subprocess, sys; subprocess.call(sys.argv[3:], stdout=open(sys.argv[1], 'w'), env={**os.environ, sys.argv[2]: '0'})"
+    for variable in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"):
+        master, slave = pty.openpty()
+        command = [sys.executable, "-c", launcher, os.ttyname(slave), variable, PROGRAM, "--show", "1", str(space.configs["text"]),
+                   "data.mask_prompt=true"]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        text = b""
+        while b"ids; " not in text and b"ids: " not in text:
+            text += os.read(master, 65536)
+        os.close(slave)
+        os.close(master)
+        process.wait(timeout=60)
+        check(b"[[" in text and b"\x1b[1;32m" not in text, variable, text)
 
 
 if __name__ == "__main__":

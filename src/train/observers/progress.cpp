@@ -6,8 +6,8 @@
 #include <cstdio>
 
 #include "base/memory_text.h"
-#include "base/standard_output.h"
 #include "blipft/version.h"
+#include "liveness/launcher.h"
 
 namespace blipft {
 
