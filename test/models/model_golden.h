@@ -19,6 +19,7 @@
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"
 #include "support/golden_files.h"
+#include "support/gpu_or_skip.h"
 #include "support/hold_gradients.h"
 #include "weights/adapter_files.h"
 #include "weights/stored_tensors.h"
@@ -344,12 +345,6 @@ inline void check_checkpointing(const std::string& name, DeviceKind kind, const 
   const auto none = run("none");
   CHECK(run("half") == none);
   CHECK(run("full") == none);
-}
-
-inline bool gpu_or_skip(const char* test) {
-  if (cuda_device_count() > 0) return true;
-  std::printf("SKIPPED: %s (no GPU)\n", test);
-  return false;
 }
 
 }  // namespace blipft::testing

@@ -32,6 +32,18 @@ TEST_SUITE("vision golden") {
     }
   }
 
+  TEST_CASE("Qwen-VL: the published models and some drawn ones agree on the GPU, in f32 and in bf16") {
+    if (!gpu_or_skip("Qwen-VL on the GPU")) return;
+    for (const std::string& set : kSets) {
+      const std::vector<json> cases = vision_cases(set);
+      for (size_t i = 0; i < 8; ++i)
+        for (const bool adapter : {false, true}) check_vision_case(cases[i], adapter, static_cast<int64_t>(i % 3), DeviceKind::cuda);
+      const VisionRun bf16{.precision = Precision::bf16_true, .device = DeviceKind::cuda};
+      CHECK(VisionTrainer(cases[0], bf16).step(0).loss ==
+            doctest::Approx(cases[0]["bf16_loss"].get<double>()).epsilon(2e-3));  // two ways to round
+    }
+  }
+
   TEST_CASE("Qwen-VL: all-linear means PEFT's modules, language those of the language model, and PEFT finds them again") {
     for (const std::string& set : kSets) {
       const json golden = vision_cases(set)[0];

@@ -1,4 +1,4 @@
-// A golden model with pictures (vision_golden.h) on the CPU, fed with the samples of its case.
+// A golden model with pictures (vision_golden.h), fed with the samples of its case.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "pictures/picture_patches.h"
 #include "plan/memory_plan.h"
 #include "support/choice_of.h"
+#include "support/gpu_or_skip.h"
 #include "support/hold_gradients.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
@@ -73,12 +74,18 @@ struct VisionRun {
   std::vector<std::string> freeze = {};
   std::vector<std::string> targets = {};   // of a new adapter
   void (*change)(Config& config) = nullptr;
+  DeviceKind device = DeviceKind::cpu;
 };
 
 struct VisionTrainer {
   VisionTrainer(const nlohmann::json& golden, const VisionRun& run) {
     write_vision_model(golden, folder);
     set_config(golden, run);
+    const bool gpu = run.device == DeviceKind::cuda;
+    device = gpu ? make_cuda_device(0) : make_cpu_device(0);
+    device->bind_thread();
+    ops = gpu ? make_cuda_ops(*device, "") : make_cpu_ops();
+    comm = make_self_comm(*device);
     optimizer = make_optimizer(config.train, 0);
     model = make_model(config.model.path, model_settings(config));
     samples = std::make_unique<VisionSamples>(golden, model->inputs(), run.padding);
@@ -99,7 +106,10 @@ struct VisionTrainer {
     batch.block = device->allocate_host(batch.layout.bytes());
     BatchWriter(0, false).write(batch.layout, samples->samples, batch.block);
   }
-  ~VisionTrainer() { device->free_host(batch.block); }
+  ~VisionTrainer() {
+    device->synchronize();
+    device->free_host(batch.block);
+  }
   VisionTrainer(const VisionTrainer&) = delete;
   VisionTrainer& operator=(const VisionTrainer&) = delete;
 
@@ -116,10 +126,15 @@ struct VisionTrainer {
     for (const Unit* unit : model->units()) {
       if (!unit->trainable) continue;
       const Tensor flat = gradients ? engine->store.gradient(*unit) : engine->store.weights(*unit);
+      std::vector<char> bytes(static_cast<size_t>(flat.bytes()));
+      device->copy(bytes.data(), flat.data, flat.bytes(), device->compute_stream());
+      device->synchronize();
+      const auto* f32 = reinterpret_cast<const float*>(bytes.data());
+      const auto* bf16 = reinterpret_cast<const uint16_t*>(bytes.data());
       for (const Parameter& parameter : unit->parameters()) {
         std::vector<float>& values = found[parameter.name];
         for (int64_t i = parameter.offset; i < parameter.offset + parameter.numel(); ++i)
-          values.push_back(flat.dtype == DType::f32 ? flat.as<float>()[i] : bf16_to_float(flat.as<uint16_t>()[i]));
+          values.push_back(flat.dtype == DType::f32 ? f32[i] : bf16_to_float(bf16[i]));
       }
     }
     return found;
@@ -127,9 +142,9 @@ struct VisionTrainer {
 
   TemporaryDirectory folder;
   Config config;
-  std::unique_ptr<Device> device = make_cpu_device(0);
-  std::unique_ptr<Ops> ops = make_cpu_ops();
-  std::unique_ptr<Comm> comm = make_self_comm(*device);
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Comm> comm;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<Model> model;
   std::unique_ptr<VisionSamples> samples;
@@ -193,12 +208,12 @@ constexpr VisionTolerance kAdapterTolerance{3e-3, 5e-3, 0};
 
 /// Loss, gradients, and three AdamW steps of a case in f32, of the whole model or of its adapter. With `padding`, the
 /// micro-batch has so many more rows of text, and pictures of padding.
-inline void check_vision_case(const nlohmann::json& golden, bool adapter, int64_t padding) {
+inline void check_vision_case(const nlohmann::json& golden, bool adapter, int64_t padding, DeviceKind device = DeviceKind::cpu) {
   CAPTURE(golden["name"].dump());
   CAPTURE(adapter);
   const nlohmann::json& expected = adapter ? golden["lora"] : golden;
   const VisionTolerance tolerance = adapter ? kAdapterTolerance : kModelTolerance;
-  const VisionRun run{.adapter = adapter, .padding = padding};
+  const VisionRun run{.adapter = adapter, .padding = padding, .device = device};
   const std::vector<double> losses = expected["losses"];
   {
     VisionTrainer trainer(golden, run);
