@@ -1,7 +1,11 @@
 // Qwen2.5-VL and Qwen3-VL against transformers and PEFT: the published golden models and 39 drawn ones of each.
 #include <set>
 
+#include "agreement/output_folder.h"
+#include "checkpoint/saving.h"
 #include "models/vision_trainer.h"
+#include "strategies/strategy_harness.h"
+#include "weights/stored_tensors.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -101,6 +105,35 @@ TEST_SUITE("vision golden") {
       CHECK(loss(3, 0.25) == doctest::Approx(loss(0, 0.25)).epsilon(1e-5));
       CHECK(std::fabs(loss(0, 0.25) - loss(0, 0)) > 0.01);
     }
+  }
+
+  TEST_CASE("Qwen-VL: saved models and adapters have the numbers of their folders, by the names of transformers' modules") {
+    for (const std::string& set : kSets)
+      for (const bool adapter : {false, true}) {
+        const json golden = vision_cases(set)[0];
+        const VisionTrainer trainer(golden, {.adapter = adapter});
+        std::map<std::string, std::string> in_tree;
+        for (const json& tensor : golden["tensors"]) in_tree[tensor[0]] = tensor[1];
+        const TemporaryDirectory out;
+        Config config = trainer.config;
+        config.output.path = out.path.string();
+        config.output.save_model = true;
+        const SafetensorsReader base(config.model.path);
+        save_weights({trainer.model->units(), &trainer.engine->store, trainer.engine->strategy.get(), trainer.device.get(), trainer.ops.get(),
+                      trainer.arena->scratch()},
+                     mpi_world(), {output_names(config).saved.at(0), config.model.path, SaveSettings::of(config).at(0), &base,
+                                   adapter_config({config.model, config.adapter, config}, trainer.model->units())});
+        const char* const file = adapter ? "adapter_model" : "model";
+        const SafetensorsReader saved(output_names(config).saved.at(0), file), source(adapter ? config.adapter.path : config.model.path, file);
+        CHECK(saved.tensors().size() == source.tensors().size());
+        for (const auto& stored : source.tensors()) {
+          CAPTURE(stored.first);
+          const auto found = saved.tensors().find(adapter ? stored.first : in_tree.at(stored.first));
+          REQUIRE(found != saved.tensors().end());
+          CHECK(found->second.shape == stored.second.shape);
+          CHECK(same_numbers(saved, *found, source, stored));
+        }
+      }
   }
 
   TEST_CASE("Qwen-VL: recomputed layers give the same bits, and parts can be frozen") {
