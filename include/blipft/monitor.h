@@ -18,6 +18,7 @@ struct DeviceRecord {
   double utilization = 0, power_watts = 0, sm_mhz = 0, memory_mhz = 0, temperature_c = 0;
   int64_t memory_bytes = 0;                     ///< used on the device, by all processes
   int64_t host_rss_bytes = 0;
+  double gpu_joules = 0, cpu_joules = 0;        ///< counters of energy; cpu: all CPU packages of the machine
 };
 
 /// One kernel, copy or fill on the device.
@@ -37,7 +38,7 @@ struct KernelRecord {
 class DeviceMonitor {
  public:
   virtual ~DeviceMonitor() = default;
-  /// Fills the fields that the driver provides: all but time_ns and host_rss_bytes. It never fails: fields that cannot
+  /// Fills the fields that the driver provides: all but time_ns, host_rss_bytes and cpu_joules. It never fails: fields that cannot
   /// be read do not change.
   virtual void sample(DeviceRecord& record) const = 0;
   /// Returns the bytes that this process uses on the device, as the driver reports; -1: unknown. Not thread-safe.

@@ -133,7 +133,7 @@ struct DriverMemoryRecord {
 ///
 /// Names and attributes must be set before the first record. After that the file accepts only rows (HDF5's SWMR mode),
 /// and set_names() and set_attribute() throw Error.
-/// Row sizes in the file, in bytes: StepRecord 88, SpanRecord 56, MemoryRecord 88, PlanRecord 168, DeviceRecord 64,
+/// Row sizes in the file, in bytes: StepRecord 88, SpanRecord 56, MemoryRecord 88, PlanRecord 168, DeviceRecord 80,
 /// DriverMemoryRecord 64, ValidationRecord 40, KernelRecord 56, Fp8Record 48, StepSampleRecord 24, EvaluationRecord 72,
 /// EvaluationTextRecord 1048, EvaluationSampleRecord 3080, and 512 for each different kernel name. Memory phases and
 /// owners have at most 31 bytes, names in the plan 127. Kernel names are cut at 511 bytes, texts at 1023 bytes.

@@ -45,18 +45,23 @@ DeviceSampler::~DeviceSampler() {
   thread_.join();
 }
 
+void DeviceSampler::sample() {
+  constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+  DeviceRecord record{.time_ns = 0, .utilization = unknown, .power_watts = unknown, .sm_mhz = unknown,
+                      .memory_mhz = unknown, .temperature_c = unknown, .memory_bytes = 0,
+                      .host_rss_bytes = host_rss_bytes(), .gpu_joules = unknown, .cpu_joules = unknown};
+  const std::lock_guard lock(sampling_);
+  monitor_.sample(record);
+  take_(record);
+}
+
 void DeviceSampler::run(double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto period = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   Clock::time_point next = Clock::now();
   try {
     for (;;) {
-      constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-      DeviceRecord record{.time_ns = 0, .utilization = unknown, .power_watts = unknown, .sm_mhz = unknown,
-                          .memory_mhz = unknown, .temperature_c = unknown, .memory_bytes = 0,
-                          .host_rss_bytes = host_rss_bytes()};
-      monitor_.sample(record);
-      take_(record);
+      sample();
       // A late sample delays all later ones; skipped samples are not made up for.
       next = std::max(next + period, Clock::now());
       std::unique_lock lock(mutex_);

@@ -8,7 +8,7 @@
 namespace blipft::io {
 
 // A row is written exactly as it is in memory; padding would be written to the file.
-static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
+static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 10 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
 static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56);
 static_assert(sizeof(Fp8Record) == 6 * 8 && sizeof(StepSampleRecord) == 3 * 8);
@@ -94,7 +94,10 @@ const TableSchema& device_schema() {
     BLIPFT_FIELD(DeviceRecord, memory_mhz, f64, "MHz", "clock of the memory"),
     BLIPFT_FIELD(DeviceRecord, temperature_c, f64, "degC", "temperature of the chip"),
     BLIPFT_FIELD(DeviceRecord, memory_bytes, i64, "B", "memory used on the device, by everybody"),
-    BLIPFT_FIELD(DeviceRecord, host_rss_bytes, i64, "B", "resident memory of this process on the host")}};
+    BLIPFT_FIELD(DeviceRecord, host_rss_bytes, i64, "B", "resident memory of this process on the host"),
+    BLIPFT_FIELD(DeviceRecord, gpu_joules, f64, "J", "energy of this rank's GPU since the first sample"),
+    BLIPFT_FIELD(DeviceRecord, cpu_joules, f64, "J",
+                 "energy of the machine's CPU packages since the first sample; on the machine's first rank alone")}};
   return schema;
 }
 

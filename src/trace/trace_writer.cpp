@@ -125,7 +125,7 @@ void name_file(const std::string& from, const std::string& to) {
 }
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.13";
+  attributes_["format_version"] = "1.14";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);

@@ -122,6 +122,7 @@ void finish_run(const TrainingResources& r, const RunResults& results, const Run
   observers.progress.print_totals(r.world.max(end.train_seconds), r.arena->total_bytes());
   observers.trace.driver_memory(end.steps - 1);
   print_memory(r.world, observers.trace);
+  if (const std::string energy = observers.trace.energy(); r.first_rank()) std::printf("energy: %s\n", energy.c_str());
   faults.before_saving(r.run.first_step, end.steps, observers.all);
   const SavedFolders saved = save(r, results);
   if (!saved.empty()) observers.trace.scratch_memory(end.steps - 1, "saving", r.plan.memory.saving_bytes);

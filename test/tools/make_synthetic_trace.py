@@ -18,7 +18,7 @@ FACTORS = {"x": 0, "w": 1, "dy": 2}
 STREAMS = {"compute": 0, "communication": 1, "copy": 2, "host": 3}
 
 
-def dtypes(phases):
+def dtypes(phases, minor=0):
     phase = h5py.enum_dtype({name: i for i, name in enumerate(phases)}, basetype="i4") if phases else np.dtype("i4")
     return {
         "steps": np.dtype([("step", "i8"), ("epoch", "i8"), ("loss", "f8"), ("lr", "f8"), ("grad_norm", "f8"),
@@ -32,7 +32,7 @@ def dtypes(phases):
         "host_plan": np.dtype([("name", "S128"), ("owner", "S32"), ("bytes", "i8")]),
         "device": np.dtype([("time_ns", "i8"), ("utilization", "f8"), ("power_watts", "f8"), ("sm_mhz", "f8"),
                             ("memory_mhz", "f8"), ("temperature_c", "f8"), ("memory_bytes", "i8"),
-                            ("host_rss_bytes", "i8")]),
+                            ("host_rss_bytes", "i8"), *(("gpu_joules", "f8"), ("cpu_joules", "f8"))[:2 * (minor >= 14)]]),
         "driver_memory": np.dtype([(name, "i8") for name in (
             "step", "time_ns", "total_bytes", "context_bytes", "nccl_bytes", "allocated_bytes", "unplanned_bytes",
             "planned_bytes")]),
@@ -63,7 +63,8 @@ def create(file, units, phases, version, fp8_matrices=()):
     if fp8_matrices:
         file.create_dataset("fp8_matrices", data=list(fp8_matrices), dtype=h5py.string_dtype())
     file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
-    types = {name: dtype for name, dtype in dtypes(phases).items() if SINCE.get(name, 0) <= int(version.split(".")[1])}
+    minor = int(version.split(".")[1])
+    types = {name: dtype for name, dtype in dtypes(phases, minor).items() if SINCE.get(name, 0) <= minor}
     for name, dtype in types.items():
         dataset = file.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNKS[name],))
         for field in dtype.names:

@@ -427,7 +427,7 @@ class ProgramsOwnFile(unittest.TestCase):
                 self.assertEqual(h5py.check_enum_dtype(spans.dtype["phase"]), {"forward": 0, "gather": 1})
                 self.assertEqual(trace.read("memory").tolist(), [(7, b"before_forward", b"parameters", 99, 80 << 30)])
                 self.assertEqual(trace.read("plan").tolist()[1], (b"logits", b"activations", 5))
-                self.assertEqual(trace.read("device").tolist(), [(5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456)])
+                self.assertEqual(trace.read("device").tolist(), [(5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456, 7.5, 2.5)])
                 self.assertEqual(trace.read("driver_memory").tolist(), [(-1, 6, 1000, 100, 200, 600, 100, 990)])
                 self.assertEqual(trace.read("kernels")["name"].tolist(), [0, 1, 0, 2])
                 self.assertEqual([trace.kernel_name(i) for i in range(3)],

@@ -10,7 +10,7 @@ from trace_test_tools import COMMUNICATION, COMPUTE, COPY, HOST, P, Run, call, m
 import h5py
 import numpy as np
 
-from blipft_trace import memory, sampling, summary, summary_text
+from blipft_trace import compare, energy, memory, sampling, summary, summary_text
 from blipft_trace.intervals import Union
 from blipft_trace.parts import open_run
 
@@ -266,6 +266,37 @@ class Summary(unittest.TestCase):
             rank, = summary.analyze(run)
         self.assertIsNone(rank["device"])
         self.assertNotIn("SM clock", summary_text.rank_text(rank))
+
+    def test_energy_of_all_ranks_from_the_counters(self):
+        steps = [step_row(0, 100, 300), step_row(1, 300, 500)]
+        nan = float("nan")
+
+        def device(gpu, cpu):
+            """Counters that rise by 2 * gpu and 2 * cpu J between the steps' begin and end."""
+            return [(at, 90.0, 600.0, 1500.0, 2600.0, 50.0, 0, 0, gpu * at / 200, cpu * at / 200) for at in (0, 200, 400, 600)]
+        about = [{"host": host, "samples_per_step": 8.0, "world_size": 4.0} for host in ("n1", "n1", "n2", "n2")]
+        counters = [(1000, 500), (1100, nan), (1200, 300), (1300, nan)]  # a machine's first rank counts its CPUs
+        with Run(*({"steps": steps, "device": device(*of_rank)} for of_rank in counters), attributes=about, version="1.14") as run:
+            summary_of_run = summary.analyze(run)
+            found = energy.total([rank["energy"] for rank in summary_of_run])
+            text, page = summary_text.to_text(summary_of_run), pathlib.Path(run, "r.html")
+            compared = compare.compare([run])["results"]
+            self.assertEqual(call("report", run, "-o", page)[0], 0)
+            self.assertIn("energy: 0.003 kWh (GPUs 0.002556, CPUs 0.0004444), 168.8 J a sample", page.read_text())
+        self.assertAlmostEqual(found["GPUs"], 9200)
+        self.assertAlmostEqual(found["CPUs"], 1600)
+        self.assertAlmostEqual(found["joules_a_sample"], 10800 / 64)
+        self.assertAlmostEqual(found["joules_a_token"], 10800 / 64 / 50)
+        self.assertIn("energy: 0.003 kWh (GPUs 0.002556, CPUs 0.0004444), 168.8 J a sample, 3.375 J a token", text)
+        self.assertAlmostEqual(compared["energy, kWh"][0], 0.003)
+        self.assertAlmostEqual(compared["J/sample"][0], 168.75)
+
+        counters[2] = (1200, nan)
+        with Run(*({"steps": steps, "device": device(*of_rank)} for of_rank in counters), attributes=about, version="1.14") as run:
+            self.assertIn("energy: 0.002556 kWh (GPUs 0.002556, CPUs not available), ", call("summary", run)[1])
+        for version in ("1.13", "1.14"):
+            with Run({"steps": steps}, version=version) as run:
+                self.assertIn("energy: not available (the trace has no counter of GPUs or CPU packages)", call("summary", run)[1])
 
     def test_memory_as_the_driver_reports_it(self):
         rows = [(-1, 1, 900, 100, 200, 500, 100, 1000), (0, 2, 1010, 100, 200, 500, 210, 1000),

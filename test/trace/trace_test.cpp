@@ -118,7 +118,7 @@ TEST_CASE("every field of every record comes back") {
     trace->add(std::vector<SpanRecord>{});
     trace->add(std::vector<MemoryRecord>{{7, "before_forward", "parameters", 99, int64_t{80} << 30}});
     trace->add(std::vector<PlanRecord>{{"opt.layer.0.weights", "parameters", 1 << 20}, {"logits", "activations", 5}});
-    trace->add(DeviceRecord{5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456});
+    trace->add(DeviceRecord{5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456, 7.5, 2.5});
     trace->add(DriverMemoryRecord{-1, 6, 1000, 100, 200, 600, 100, 990});
     trace->add(ValidationRecord{9, 77, 1.25, 4321, 0.5});
     trace->add(std::vector<EvaluationRecord>{{9, 78, "cider", 0.75, 12, 2.5}, {9, 78, "bleu4", 0.25, 12, 2.5}});
@@ -227,7 +227,7 @@ TEST_CASE("every field of every record comes back") {
   CHECK(step_samples[0].place == 3);
   CHECK(step_samples[0].sample == int64_t{1} << 40);
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.13");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.14");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }

@@ -10,7 +10,7 @@ import shutil
 
 import numpy as np
 
-from . import metrics, settings
+from . import energy, metrics, settings
 from .files import TraceError
 from .memory import driver_memory
 from .parts import open_run
@@ -21,6 +21,7 @@ WARMUP = 3       # steps that rates leave out, where there are enough
 RESULTS = {      # name: how it is told
     "steps": "{:d}", "loss at the end": "{:.4f}", "best validation loss": "{:.4f}", "last validation loss": "{:.4f}",
     "samples/s": "{:.1f}", "tokens/s": "{:.0f}", "step, ms": "{:.2f}", "memory, GiB": "{:.2f}",
+    "energy, kWh": "{:.4g}", "J/sample": "{:.4g}", "J/token": "{:.4g}",
     "training, s": "{:.1f}", "ranks": "{:d}", "resumed": "{:d}", "ended": "{}"}
 
 
@@ -96,6 +97,8 @@ def look(path):
         run, told = None, settings.of_folder(path)
     results = from_metrics(rows) if rows else from_trace(run)
     results["memory, GiB"] = memory_of(run) if run else None
+    used = energy.of_run(run) if run else None
+    results.update(zip(("energy, kWh", "J/sample", "J/token"), (used[name] for name in ("kwh", "joules_a_sample", "joules_a_token")) if used else ()))
     for part in run.parts if run else ():
         for trace in part.traces:
             trace.close()

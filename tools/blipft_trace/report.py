@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+from .energy import energy_text
 from .evaluation import section as evaluation_section
 from .fp8 import fp8_text
 from .parts import open_run, parts_text
@@ -118,7 +119,7 @@ def attributes_table(trace):
 def figures_as_text(summary):
     """Comparisons of ranks and steps, then the summary of each rank, the first one open."""
     texts = [text(summary) for text in (split_text, slowest_text, validation_text, evaluation_text, fp8_text,
-                                            clocks_text, ranks_text)]
+                                            clocks_text, ranks_text, energy_text)]
     lines = [f'<pre class="wrap">{html.escape(text)}</pre>' for text in texts if text]
     for number, rank in enumerate(summary[:MOST_RANKS]):
         lines.append(f"<details{'' if number else ' open'}><summary>rank {rank['rank']}</summary>"

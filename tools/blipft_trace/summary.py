@@ -13,6 +13,7 @@ import os
 
 import numpy as np
 
+from . import energy
 from .collectives import Kind, match_collectives
 from .evaluation import summarize as summarize_evaluation
 from .files import COMMUNICATION, COMPUTE, COPY, HOST, Progress, RankTrace, TraceError, phase_name
@@ -439,7 +440,7 @@ def summarize_rank(result, of_run):
         **summarize_split(result),
         "slowest": [{"step": number, "ns": ns, "parts": parts} for number, ns, parts in result.slowest],
         "memory": owners, "memory_total": memory_total,
-        "driver_memory": driver_memory(trace), "device": device_use(trace, steps),
+        "driver_memory": driver_memory(trace), "device": device_use(trace, steps), "energy": energy.of_rank(trace, steps),
         "kernel_steps": recorded_steps(trace), **of_run,
         "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
         "duration_ns": int((steps["end_ns"] - steps["begin_ns"]).sum()),

@@ -2,6 +2,7 @@
 import json
 import statistics
 
+from .energy import energy_text
 from .fp8 import fp8_text
 from .parts import parts_text
 
@@ -250,7 +251,7 @@ def to_text(summary, ranks=None):
         shown, table = [r for r in summary if r["rank"] in ranks], ""
     texts = [parts_text(summary[0]["run_parts"], summary[0]["part"]), split_text(summary), table, *map(rank_text, shown),
              slowest_text(summary), validation_text(summary), evaluation_text(summary), fp8_text(summary),
-             clocks_text(summary), ranks_text(summary)]
+             clocks_text(summary), ranks_text(summary), energy_text(summary)]
     return "\n\n".join(text for text in texts if text)
 
 

@@ -22,6 +22,7 @@ class GpuMonitor final : public DeviceMonitor {
     if (!nvml_) return;
     nvml_->utilization(record.utilization);
     nvml_->power(record.power_watts);
+    nvml_->energy(record.gpu_joules);
     nvml_->clocks(record.sm_mhz, record.memory_mhz);
     nvml_->temperature(record.temperature_c);
     nvml_->memory_used(record.memory_bytes);

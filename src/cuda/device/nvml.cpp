@@ -40,6 +40,7 @@ struct Nvml::Functions {
   int (*device)(const char*, void**) = nullptr;
   int (*utilization)(void*, Utilization*) = nullptr;
   int (*power)(void*, unsigned*) = nullptr;
+  int (*energy)(void*, unsigned long long*) = nullptr;
   int (*clock)(void*, unsigned, unsigned*) = nullptr;
   int (*temperature)(void*, unsigned, unsigned*) = nullptr;
   int (*memory)(void*, Memory*) = nullptr;
@@ -66,6 +67,7 @@ std::unique_ptr<Nvml> Nvml::open(const std::string& pci_bus_id) {
   }
   find(library, "nvmlDeviceGetUtilizationRates", f->utilization);
   find(library, "nvmlDeviceGetPowerUsage", f->power);
+  find(library, "nvmlDeviceGetTotalEnergyConsumption", f->energy);
   find(library, "nvmlDeviceGetClockInfo", f->clock);
   find(library, "nvmlDeviceGetTemperature", f->temperature);
   find(library, "nvmlDeviceGetMemoryInfo", f->memory);
@@ -87,6 +89,13 @@ bool Nvml::power(double& watts) const {
   unsigned milliwatts = 0;
   if (!functions_->power || functions_->power(device_, &milliwatts) != kSuccess) return false;
   watts = milliwatts * 1e-3;
+  return true;
+}
+
+bool Nvml::energy(double& joules) const {
+  unsigned long long millijoules = 0;
+  if (!functions_->energy || functions_->energy(device_, &millijoules) != kSuccess) return false;
+  joules = static_cast<double>(millijoules) * 1e-3;
   return true;
 }
 

@@ -20,6 +20,7 @@ class Nvml {
   // Each returns false and changes nothing if the driver does not provide the value. Thread-safe.
   bool utilization(double& percent) const;
   bool power(double& watts) const;
+  bool energy(double& joules) const;           ///< since the driver was loaded
   bool clocks(double& sm_mhz, double& memory_mhz) const;
   bool temperature(double& celsius) const;
   bool memory_used(int64_t& bytes) const;      ///< by all processes

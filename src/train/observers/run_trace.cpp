@@ -97,6 +97,7 @@ RunTrace::RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t
     plan.push_back({entry.name, owner_name(entry.owner), entry.bytes, entry.space == MemorySpace::host});
   trace_->add(plan);
   driver_memory(-1);
+  if (r_.world.local_rank() == 0) packages_ = std::make_unique<PackageEnergy>();
   if (r_.config().trace.enabled)
     sampler_ = std::make_unique<DeviceSampler>(*r_.backend.monitor, r_.config().trace.sample_seconds,
                                                [this](const DeviceRecord& record) { sample(record); });
@@ -104,6 +105,13 @@ RunTrace::RunTrace(const TrainingResources& resources, int64_t start_ns, int64_t
 
 void RunTrace::sample(DeviceRecord record) {
   record.time_ns = now_ns();
+  {
+    const std::lock_guard lock(energy_mutex_);
+    if (std::isnan(first_gpu_joules_)) first_gpu_joules_ = record.gpu_joules;
+    record.gpu_joules -= first_gpu_joules_;
+    if (packages_) record.cpu_joules = packages_->joules();
+    newest_ = record;
+  }
   trace_->add(record);
   if (record.time_ns - clock_ns_ < kClockPeriodNs) return;
   clock_ns_ = record.time_ns;
@@ -193,6 +201,7 @@ void RunTrace::step(const StepEvent& event) {
     wait.end_ns = result.wait_end_ns - start_ns_;
     spans.push_back(wait);
   }
+  ++steps_, tokens_ += result.text_tokens;
   StepRecord record;
   record.step = result.step;
   record.epoch = epoch;
@@ -291,6 +300,23 @@ void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
     record.end_ns -= start_ns_;
   }
   trace_->add(records);
+}
+
+std::string RunTrace::energy() {
+  if (!sampler_) return "not available (trace.enabled is false)";
+  sampler_->sample();
+  double gpus = 0, cpus = 0;
+  std::string why;
+  {
+    const std::lock_guard lock(energy_mutex_);
+    gpus = newest_.gpu_joules;
+    if (packages_) cpus = newest_.cpu_joules, why = packages_->unavailable();
+  }
+  std::vector<DeviceEnergy> devices;
+  gpus = r_.world.sum(gpus), cpus = r_.world.sum(cpus);
+  if (r_.backend.device->kind() == DeviceKind::cuda) devices.push_back({"GPUs", gpus, "NVML has no energy counter on all ranks"});
+  devices.push_back({"CPUs", cpus, why.empty() ? "not on all machines" : why});
+  return energy_text(devices, static_cast<double>(steps_ * samples_ * r_.world.size()), tokens_);
 }
 
 void RunTrace::close() {

@@ -1,13 +1,16 @@
 // RunTrace: an observer that writes a rank's trace file.
 #pragma once
 
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "blipft/trace.h"
 #include "loading/step_order.h"
 #include "trace/device_sampler.h"
+#include "trace/energy.h"
 #include "trace/trace_clock.h"
 #include "train/observers/training_observer.h"
 #include "train/training_resources.h"
@@ -43,8 +46,11 @@ class RunTrace final : public TrainingObserver {
   /// Returns the largest memory of this process that the driver reported, 0 if it reports none; and the prediction.
   int64_t measured_bytes() const { return measured_bytes_; }
   int64_t planned_bytes() const;
-  /// Returns the approximate bytes of all ranks' files for `steps` steps, without device samples (64 bytes each).
+  /// Returns the approximate bytes of all ranks' files for `steps` steps, without device samples (80 bytes each).
   static int64_t bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch);
+  /// Returns the text of the energy that all ranks' GPUs and machines have used since this object was made. Called by all
+  /// ranks, before close().
+  std::string energy();
   /// Ends the sampling and closes the file. Does not throw if the trace cannot be written; see failure().
   void close();
   /// Returns why the file is incomplete; "" if no failure is known. The first failure is printed as a warning, or, if
@@ -70,6 +76,12 @@ class RunTrace final : public TrainingObserver {
   bool samples_written_ = false;              // true if /evaluation_samples is written
   int64_t clock_ns_ = 0;                   // the last time at which the sampler's thread measured the clock
   int64_t measured_bytes_ = 0;
+  int64_t steps_ = 0;
+  double tokens_ = 0;                      // of all ranks
+  std::mutex energy_mutex_;                // guards the next three members
+  std::unique_ptr<PackageEnergy> packages_;  // on the first rank of a machine
+  double first_gpu_joules_ = std::numeric_limits<double>::quiet_NaN();
+  DeviceRecord newest_;
   std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above
 };
 
