@@ -4,18 +4,23 @@
 #include <algorithm>
 #include <cmath>
 
-#include "blipft/patch_ops.h"
+#include "models/blocks/attention.h"
 
 namespace blipft {
 
 namespace {
 constexpr float kNormEps = 1e-6f;
 constexpr double kRotaryBase = 10000;
+
+PatchEmbeddingShape embedding_of(const MergingVitShape& v) {
+  return {.patch = v.patch, .time = v.time, .hidden = v.hidden, .kernel = {v.hidden, 3, v.time, v.patch, v.patch},
+          .bias = v.patch_bias, .table = v.table, .interpolated = true, .init_std = v.init_std};
+}
 }  // namespace
 
 MergingVit::MergingVit(const MergingVitShape& shape, const std::string& root, const TowerBuilding& building)
-    : shape_(shape), compute_(building.settings.compute) {
-  add_embeddings(root, building);
+    : shape_(shape), embedding_(building.vision("vision.embeddings"), embedding_of(shape), root + "patch_embed.proj",
+                                root + "pos_embed", building.settings.compute) {
   const int64_t checkpointed = building.settings.checkpointing.layers_of(shape.layers);
   int64_t layer = 0;
   for (size_t s = 0; s <= shape.taps.size(); ++s) {
@@ -28,17 +33,6 @@ MergingVit::MergingVit(const MergingVitShape& shape, const std::string& root, co
     const std::string name = last ? root + "merger." : concat(root, "deepstack_merger_list.", s, ".");
     segment.merger = make_merger(name, building.merger(last ? "merger" : concat("merger.", s)), !last, building.lora);
   }
-}
-
-void MergingVit::add_embeddings(const std::string& root, const TowerBuilding& building) {
-  const MergingVitShape& v = shape_;
-  const Init init = Init::normal(v.init_std);
-  embeddings_ = &building.vision("vision.embeddings");
-  patch_embedding_ = {3 * v.time * v.patch * v.patch, v.hidden};
-  patch_embedding_.weight = embeddings_->add(root + "patch_embed.proj.weight", {v.hidden, 3, v.time, v.patch, v.patch}, init);
-  if (v.patch_bias)
-    patch_embedding_.bias = embeddings_->add(root + "patch_embed.proj.bias", {v.hidden}, Init::constant(0), false, ParameterKind::norm_or_bias);
-  if (v.table > 0) table_ = embeddings_->add(root + "pos_embed.weight", {v.table * v.table, v.hidden}, init);
 }
 
 Norm MergingVit::make_norm(Unit& unit, const std::string& name, int64_t size) const {
@@ -95,7 +89,7 @@ std::unique_ptr<PatchMerger> MergingVit::make_merger(const std::string& name, Un
 }
 
 bool MergingVit::trains_through(size_t segment) const {
-  return embeddings_->trainable || std::any_of(segments_.begin(), segments_.begin() + static_cast<std::ptrdiff_t>(segment) + 1,
+  return embedding_.trained() || std::any_of(segments_.begin(), segments_.begin() + static_cast<std::ptrdiff_t>(segment) + 1,
                                                [](const Segment& of) { return of.layers.trained(); });
 }
 
@@ -104,58 +98,9 @@ bool MergingVit::trained() const {
          std::any_of(segments_.begin(), segments_.end(), [](const Segment& of) { return of.merger->trained(); });
 }
 
-// Returns the patches as the first layer reads them, which the caller must give back.
-Tensor MergingVit::values(const StepContext& context, const MicroBatch& batch) const {
-  const Tensor rows = take(context, "patches", compute_, {batch.patches.rows, patch_embedding_.in});
-  const PixelStatistics& of = batch.pixel_statistics;
-  PatchValues args{.pixels = batch.patches.pixels, .time = shape_.time, .of_bytes = of.of_bytes, .values = rows};
-  std::copy_n(of.mean, 3, args.mean);
-  std::copy_n(of.std, 3, args.std);
-  context.ops.patch_values(args, context.stream);
-  return rows;
-}
-
-PositionTable MergingVit::position_table(const MicroBatch& batch, const Tensor& flat, const Tensor& x) const {
-  return {.positions = batch.patches.positions, .side = shape_.table, .interpolated = true,
-          .table = flat.part(table_, {shape_.table * shape_.table, shape_.hidden}), .x = x};
-}
-
-Tensor MergingVit::embed_forward(const StepContext& context, const MicroBatch& batch) const {
-  BLIPFT_CHECK(batch.patches.rows > 0, "a micro-batch without patches, not even of padding");
-  const Tensor x = take(context, "residual stream", compute_, {batch.patches.rows, shape_.hidden});
-  const Tensor flat = context.units.acquire(*embeddings_);
-  const ObservedPhase phase(context, Phase::forward, *embeddings_);
-  Tensor rows = values(context, batch);
-  patch_embedding_.forward({context, flat, {}, {}}, {.x = rows, .y = x});
-  if (table_ >= 0) context.ops.position_table_forward(position_table(batch, flat, x), context.stream);
-  give(context, rows);
-  context.units.release(*embeddings_);
-  return x;
-}
-
-// Takes ownership of dx.
-void MergingVit::embed_backward(const StepContext& context, const MicroBatch& batch, Tensor dx) const {
-  if (!embeddings_->trainable) return give(context, dx);
-  const ObservedPhase phase(context, Phase::backward, *embeddings_);
-  const UnitGradient gradient = context.units.gradient(*embeddings_);
-  if (table_ >= 0) {
-    PositionTable args = position_table(batch, gradient.flat, dx);
-    args.accumulate = gradient.accumulate;
-    context.ops.position_table_backward(args, context.stream);
-  }
-  const Tensor rows = values(context, batch);
-  // The pass has no weights, because the gradient of pictures is not computed.
-  UnitBackward pass({context, {}, {}, {}}, {gradient, {}});
-  patch_embedding_.weight_gradient(pass, dx, rows);
-  pass.keep(rows);
-  pass.keep(dx);
-  pass.join();
-  context.units.publish(*embeddings_);
-}
-
 PictureRows MergingVit::forward(const StepContext& context, const MicroBatch& batch, bool save) {
   PictureRows result;
-  Tensor x = embed_forward(context, batch);
+  Tensor x = embedding_.forward(context, batch);
   for (size_t s = 0; s < segments_.size(); ++s) {
     Segment& segment = segments_[s];
     const bool last = s + 1 == segments_.size(), through = trains_through(s);
@@ -194,7 +139,7 @@ void MergingVit::backward(const StepContext& context, const MicroBatch& batch, P
     }
     dx = segment.layers.backward(context, call_of(batch.patches), dx);
     if (s == 0 || !trains_through(s - 1)) {
-      embed_backward(context, batch, dx);
+      embedding_.backward(context, batch, dx);
       dx = {};
     }
   }
@@ -202,10 +147,7 @@ void MergingVit::backward(const StepContext& context, const MicroBatch& batch, P
 
 std::optional<double> MergingVit::unit_flops(const Unit& unit, Phase phase, double rows, double pictures) const {
   const double patches = rows * static_cast<double>(shape_.merge * shape_.merge);
-  if (&unit == embeddings_) {
-    const double product = 2 * patches * static_cast<double>(patch_embedding_.in * patch_embedding_.out);
-    return phase == Phase::forward || (phase == Phase::backward && unit.trainable) ? product : 0;
-  }
+  if (const auto flops = embedding_.unit_flops(unit, phase, patches)) return flops;
   const auto count = std::max<int64_t>(1, std::lround(pictures));
   const double of_picture = patches / static_cast<double>(count);
   for (size_t s = 0; s < segments_.size(); ++s) {

@@ -9,6 +9,7 @@
 
 #include "models/blocks/attention.h"
 #include "models/blocks/stack.h"
+#include "models/towers/patch_embedding.h"
 #include "models/towers/patch_merger.h"
 #include "models/towers/picture_tower.h"
 
@@ -47,7 +48,6 @@ class MergingVit : public PictureTower {
     Stack layers;
     std::unique_ptr<PatchMerger> merger;
   };
-  void add_embeddings(const std::string& root, const TowerBuilding& building);
   Layer make_layer(int64_t i, const std::string& name, Unit& unit, LoraBuilder& lora) const;
   Sublayer make_mlp(const std::string& name, Unit& unit, LoraBuilder& lora) const;
   Norm make_norm(Unit& unit, const std::string& name, int64_t size) const;
@@ -55,16 +55,9 @@ class MergingVit : public PictureTower {
   RotaryPositions rotary() const;
   /// Returns true if backward continues through the output of this segment's layers.
   bool trains_through(size_t segment) const;
-  Tensor values(const StepContext& context, const MicroBatch& batch) const;
-  PositionTable position_table(const MicroBatch& batch, const Tensor& flat, const Tensor& x) const;
-  Tensor embed_forward(const StepContext& context, const MicroBatch& batch) const;
-  void embed_backward(const StepContext& context, const MicroBatch& batch, Tensor dx) const;
 
   MergingVitShape shape_;
-  DType compute_;
-  Unit* embeddings_ = nullptr;
-  LinearLayer patch_embedding_;
-  int64_t table_ = -1;
+  PatchEmbedding embedding_;
   std::vector<Segment> segments_;          // one for each of `taps`, and the rest
 };
 
