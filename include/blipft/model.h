@@ -114,6 +114,7 @@ struct ModelSettings {
   bool dropout = true;                     ///< false: all dropout probabilities are 0
   AdapterSettings adapter;
   bool untied_head = false;                ///< the head has its own weight, even if config.json ties it
+  bool pictures = false;                   ///< false: a Gemma 3 is its text part alone
   bool trained = true;                     ///< false: nothing is trained, not even adapters
 };
 

@@ -25,6 +25,7 @@ BLIPFT_CHOICE_WORDS(AdapterDtype, "f32", "bf16");
 struct ModelSection {
   std::string path;                     ///< directory with config.json (and weights, tokenizer, preprocessor files)
   InitialWeights init = InitialWeights::pretrained;  ///< source of the first weights
+  bool pictures = false;                ///< false: a Gemma 3 is its text part alone
   std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
   WeightQuantization quantize = WeightQuantization::none;  ///< how weights of frozen layers are stored
   bool double_quantize = false;         ///< the scales of the quantized weights are quantized too

@@ -61,14 +61,21 @@ DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettin
 }
 
 // Returns the checkpoint's tensors that blipft does not use (FamilySpec::kept_tensors); they are saved unchanged.
-std::vector<const NamedTensor*> tensors_next_to(const SaveSettings& settings, const SafetensorsReader* checkpoint,
+std::vector<const NamedTensor*> tensors_next_to(const Units& units, const SaveSettings& settings, const SafetensorsReader* checkpoint,
                                                const std::string& source) {
   std::vector<const NamedTensor*> found;
   if (settings.what != SaveSettings::What::all || !checkpoint) return found;
   const std::vector<std::string> begins = family_of(source).kept_tensors;
-  for (const NamedTensor& tensor : checkpoint->tensors())
-    if (std::any_of(begins.begin(), begins.end(), [&](const std::string& begin) { return tensor.first.starts_with(begin); }))
-      found.push_back(&tensor);
+  std::set<std::string> used;
+  for (const Unit* unit : units)
+    for (const Parameter& parameter : unit->parameters()) {
+      used.insert(parameter.name);
+      used.insert(parameter.aliases.begin(), parameter.aliases.end());
+    }
+  for (const NamedTensor& tensor : checkpoint->tensors()) {
+    const auto is_prefix = [&](const std::string& begin) { return tensor.first.starts_with(begin); };
+    if (!used.contains(tensor.first) && std::any_of(begins.begin(), begins.end(), is_prefix)) found.push_back(&tensor);
+  }
   return found;
 }
 
@@ -182,7 +189,7 @@ void Saver::open() {
     copy_inputs({}, "");
     return;
   }
-  beside_ = tensors_next_to(job_.settings, job_.checkpoint, job_.source);
+  beside_ = tensors_next_to(context_.units, job_.settings, job_.checkpoint, job_.source);
   for (const NamedTensor* tensor : beside_)
     entries.push_back({tensor->first, tensor->second.dtype, tensor->second.shape});
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
@@ -360,7 +367,7 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint, const std::string& source) {
   int64_t bytes = kSmallFilesBytes;
-  for (const NamedTensor* tensor : tensors_next_to(settings, checkpoint, source))
+  for (const NamedTensor* tensor : tensors_next_to(units, settings, checkpoint, source))
     bytes += tensor->second.numel() * dtype_size(tensor->second.dtype);
   for (const Unit* unit : units) {
     if (!is_saved(*unit, settings)) continue;
@@ -405,7 +412,7 @@ std::vector<FileToWrite> files_to_save(const RunSettings& config, const Units& u
 
 void check_saved_parts(const RunSettings& config) {
   const bool saves = config.output.save_model && config.adapter.kind == AdapterKind::none && config.output.save == SavedTensors::all;
-  if (!saves || config.model.init == InitialWeights::pretrained) return;
+  if (!saves || config.model.init == InitialWeights::pretrained || config.model.pictures) return;
   const std::vector<std::string>& beside = family_of(config.model.path).kept_tensors;
   BLIPFT_USER_CHECK(beside.empty(), location_of(config, "model.init"),
                     ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",

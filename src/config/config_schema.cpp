@@ -24,6 +24,7 @@ void add_model(std::vector<Key>& keys) {
     "the model's folder in Hugging Face's form: config.json, weights, tokenizer and image processor")
       .on_resume_is(OnResume::unreported).may_differ_between_ranks();
   m(&M::init, "init", words_of<InitialWeights>(), "pretrained loads the weights of model.path; random starts from new ones");
+  m(&M::pictures, "pictures", any(), "true: a Gemma 3 with its vision tower; false: its text part alone");
   m(&M::freeze, "freeze", any(), "parameter groups of the model that are not trained; --plan prints their names");
   m(&M::quantize, "quantize",
     words_of<WeightQuantization>({{"4bit", "nf4"}, {"int4", "nf4"}, {"fp4", "nf4"}, {"bnb.nf4", "nf4"},

@@ -30,6 +30,7 @@ StrategyKind strategy_of(const EngineSettings& config, int64_t ranks) {
 ModelSettings model_settings(const EngineSettings& config) {
   ModelSettings settings{precision_types(config).compute, config.model.freeze,
                          {config.train.act_ckpt}, config.train.dropout, {}};
+  settings.pictures = config.model.pictures;
   const AdapterSection& adapter = config.adapter;
   if (adapter.kind == AdapterKind::none) return settings;
   const double rank = static_cast<double>(adapter.r);

@@ -86,6 +86,8 @@ OrderedPictures ordered_pictures(std::span<const BatchSample> samples, const std
       const PictureSegment& picture = own[i];
       BLIPFT_CHECK(picture.first >= 0 && picture.first + picture.cells() <= samples[b].text.size(), "a picture of ",
                    picture.cells(), " rows at token ", picture.first, " does not fit into ", samples[b].text.size(), " tokens");
+      BLIPFT_CHECK(in.picture_side == 0 || (picture.height == in.picture_side && picture.width == in.picture_side), "a picture of ",
+                   picture.height, " x ", picture.width, " cells, where all have ", in.picture_side, " x ", in.picture_side);
       all.pictures.push_back(&picture);
       all.keys.push_back(samples[b].key * kMaxPictures + static_cast<int64_t>(i));
       all.grids.push_back({picture.height * in.merge, picture.width * in.merge});

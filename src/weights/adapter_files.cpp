@@ -154,9 +154,10 @@ std::string adapter_config(const AdapterFiles& files, const Units& units) {
   const FamilySpec& family = family_of(files.model.path);
   const ModelClass& base = family.saved_as;
   std::set<std::string> targets;
-  // With kept_tensors, an end could also match modules of other parts of the model.
+  // If a part of the model is not read, an end could also match modules of that part.
+  const bool whole = family.kept_tensors.empty() || files.model.pictures;
   for (const std::string& module : modules)
-    targets.insert(family.kept_tensors.empty() ? target_of(units, modules, module) : module);
+    targets.insert(whole ? target_of(units, modules, module) : module);
   const auto number = [](double value) {   // alpha is an integer in most files
     return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
   };

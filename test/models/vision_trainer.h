@@ -167,6 +167,7 @@ struct VisionTrainer {
     config.train.eps = 1e-4;
     config.parallel.strategy = StrategyKind::single;
     config.trace.enabled = false;
+    config.model.pictures = true;
     config.adapter.targets = run.targets;
     if (!run.targets.empty()) config.adapter.kind = AdapterKind::lora;
     if (run.change) run.change(config);

@@ -6,13 +6,15 @@ using namespace blipft;
 using namespace blipft::testing;
 
 TEST_SUITE("mpi tower model") {
-  TEST_CASE("Qwen-VL: ddp, fsdp and hybrid as one rank on the whole batch, whichever rank has the pictures") {
-    for (const char* set : {"vision_qwen3_vl", "vision_qwen2_5_vl"}) {
+  TEST_CASE("ddp, fsdp and hybrid as one rank on the whole batch, whichever rank has the pictures") {
+    // This Gemma 3 has pictures of 2 x 2 cells.
+    for (const auto& [set, number] : {std::pair{"vision_qwen3_vl", 0}, {"vision_qwen2_5_vl", 0}, {"vision_gemma3", 1}}) {
       CAPTURE(set);
       const TemporaryDirectory folder;
-      write_vision_model(vision_cases(set)[0], folder);
+      write_vision_model(vision_cases(set)[static_cast<size_t>(number)], folder);
       Job job = make_job(set);
       job.config.model.path = folder.path.string();
+      job.config.model.pictures = true;
       job.config.data.text_padding = TextPadding::packed;
       job.config.train.act_ckpt = LayerCheckpointing::half;
       const Outcome reference = train_alone(job);

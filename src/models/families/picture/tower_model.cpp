@@ -35,7 +35,7 @@ class TowerModel : public Model {
   ModelInputs inputs() const override {
     return {.text = {.vocabulary = config_.language.vocabulary, .max_tokens = config_.language.max_text_tokens, .pictures = true,
                      .picture_id = config_.picture_id, .position_axes = config_.position_axes, .key_lengths = true,
-                     .label_rows = label_rows_},
+                     .label_rows = label_rows_, .last_keys = config_.last_keys},
             .patches = tower_->inputs()};
   }
 

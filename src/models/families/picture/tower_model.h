@@ -18,6 +18,7 @@ struct TowerModelConfig {
   DecoderConfig language;
   int64_t position_axes = 1;               // 3: M-RoPE
   int32_t picture_id = -1;                 // id of the tokens in whose place rows of pictures stand
+  bool last_keys = false;                  // rows of a picture see each other in both directions
   std::vector<NamePrefix> names_in_files = {};  // where checkpoints differ from the module tree of transformers
 };
 using MakeTower = std::function<std::unique_ptr<PictureTower>(const TowerBuilding&)>;

@@ -1,12 +1,15 @@
-// Gemma 2 (Gemma Team 2024) and the text part of Gemma 3 (2025): norms before and after each branch, soft caps or norms
-// of queries and keys, a window in most layers, scaled embeddings. In a Gemma 3 with pictures (4B and larger), only the
-// text part is trained and generates text; saved models keep the rest unchanged.
+// Gemma 2 (Gemma Team 2024) and Gemma 3 (2025): norms before and after each branch, soft caps or norms of queries and keys,
+// a window in most layers, scaled embeddings. A Gemma 3 with pictures (4B and larger) has a SigLIP tower. If the data have
+// no pictures, its text part alone is trained and generates text; saved models keep the rest unchanged.
 #include <cmath>
 #include <utility>
 
+#include "models/config_checks.h"
 #include "models/families/decoder/decoder_config.h"
 #include "models/families/decoder/rotary_config.h"
 #include "models/families/families.h"
+#include "models/families/picture/tower_model.h"
+#include "models/towers/siglip.h"
 
 namespace blipft {
 
@@ -15,6 +18,7 @@ namespace {
 using LayerKind = DecoderConfig::LayerKind;
 
 constexpr float kMaxCap = 1e6f;
+constexpr int64_t kMaxPictureSide = 16384, kMaxHead = 256;  // in pixels, in elements
 
 constexpr DecoderDefaults kGemma2{256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6f, true, 0};
 constexpr DecoderDefaults kGemma3{262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6f, true, 0};
@@ -98,10 +102,54 @@ DecoderConfig read_gemma3(const JsonFields& fields) {
   return config;
 }
 
+SiglipShape read_vision(const JsonFields& fields) {
+  SiglipShape v;
+  v.hidden = fields.positive("hidden_size", v.hidden);
+  v.inner = fields.positive("intermediate_size", v.inner);
+  v.layers = fields.layers("num_hidden_layers", v.layers);
+  v.heads = fields.positive("num_attention_heads", v.heads);
+  v.image = fields.positive("image_size", v.image, kMaxPictureSide);
+  v.patch = fields.positive("patch_size", v.patch, kMaxPictureSide);
+  v.norm_eps = fields.epsilon("layer_norm_eps", v.norm_eps);
+  refuse_quantised(fields);
+  fields.only<std::string>("model_type", "siglip_vision_model");
+  fields.only<std::string>("hidden_act", "gelu_pytorch_tanh");
+  fields.only<int64_t>("num_channels", 3);
+  BLIPFT_USER_CHECK(v.hidden % v.heads == 0 && v.hidden / v.heads <= kMaxHead, fields.file(), ": ", fields.prefix(),
+                    "num_attention_heads: found ", v.heads, ", expected a divisor of hidden_size, ", v.hidden,
+                    ", with heads of at most ", kMaxHead);
+  BLIPFT_USER_CHECK(v.image % v.patch == 0, fields.file(), ": ", fields.prefix(), "image_size: found ", v.image,
+                    ", expected a multiple of patch_size, ", v.patch);
+  return v;
+}
+
 std::unique_ptr<Model> make_gemma3(const JsonFields& fields, const ModelSettings& settings) {
+  DecoderConfig language = read_gemma3(fields);
   // As transformers' modules are called, and PEFT's adapters; files have the names of before.
-  const DecoderPlacement in_files{"language_model.model.", "language_model.lm_head"};
-  return make_decoder(read_gemma3(fields), fields.file(), settings, {"model.language_model.", "lm_head"}, &in_files);
+  if (!settings.pictures) {
+    const DecoderPlacement in_files{"language_model.model.", "language_model.lm_head"};
+    return make_decoder(std::move(language), fields.file(), settings, {"model.language_model.", "lm_head"}, &in_files);
+  }
+  const JsonFields vision_fields = fields.section("vision_config");
+  SiglipShape vision = read_vision(vision_fields);
+  check_dropout(fields.file(), "vision_config.attention_dropout", vision_fields.probability("attention_dropout", 0), settings.dropout);
+  const int64_t rows = fields.positive("mm_tokens_per_image", 256);
+  const int64_t side = std::lround(std::sqrt(static_cast<double>(rows)));
+  BLIPFT_USER_CHECK(side * side == rows && vision.side() % side == 0, fields.file(), ": mm_tokens_per_image: found ", rows,
+                    ", expected the square of a divisor of ", vision.side(), ", the patches of a picture's side");
+  vision.merge = vision.side() / side;
+  vision.out = language.hidden;
+  const int64_t image = fields.get<int64_t>("image_token_index", 262144);
+  BLIPFT_USER_CHECK(image >= 0 && image < language.vocabulary, fields.file(), ": image_token_index: found ", image,
+                    ", expected a number below vocab_size, ", language.vocabulary);
+  const std::string tower = "model.vision_tower.", merger = "model.multi_modal_projector.";
+  TowerModelConfig config{.language = std::move(language), .picture_id = static_cast<int32_t>(image), .last_keys = true};
+  config.names_in_files = {{"model.language_model.", "language_model.model."}, {"lm_head.", "language_model.lm_head."},
+                           {merger, "multi_modal_projector."}, {tower, "vision_tower."}, {tower, "vision_tower.vision_model."},
+                           {tower, "model.vision_tower.vision_model."}};
+  return make_tower_model(std::move(config), fields.file(), settings, [&](const TowerBuilding& building) {
+    return std::make_unique<Siglip>(vision, tower, merger, building);
+  });
 }
 
 Family gemma(FamilySpec spec) {
@@ -131,6 +179,8 @@ Family families::gemma3() {
   family.read_decoder = read_gemma3;
   family.make = make_gemma3;
   family.spec.tie.weights = {{"lm_head.weight", "model.language_model.embed_tokens.weight"}};
+  family.spec.pixels = {.statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}, .resize = {ResizeFilter::bilinear, PixelLibrary::torchvision}};
+  family.spec.picture_tokens = {"<start_of_image>", "\n\n<start_of_image>", "<image_soft_token>", "<end_of_image>\n\n"};
   family.spec.kept_tensors = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."};
   return family;
 }
