@@ -168,7 +168,7 @@ class Model {
   Unit& add_unit(const std::string& name, const ParameterGroup& group);
   /// Declares the group of adapters if the settings request adapters; else returns null.
   const ParameterGroup* add_adapter_group(const ModelSettings& settings);
-  /// Allows checkpoints to hold the parameters under these names too, adapters excepted.
+  /// Allows checkpoints, and folders of adapters, to hold the parameters under these names too.
   void add_file_names(const std::vector<NamePrefix>& prefixes);
   std::deque<ParameterGroup> groups_;      // deque: units hold references to groups, which must not move
   std::vector<std::unique_ptr<Unit>> units_;

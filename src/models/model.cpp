@@ -89,14 +89,15 @@ Tensor Model::decode(const StepContext&, const CacheCall&) {
 
 void Model::add_file_names(const std::vector<NamePrefix>& prefixes) {
   for (const std::unique_ptr<Unit>& unit : units_) {
-    if (holds_adapters(*unit)) continue;
+    const std::string before(holds_adapters(*unit) ? kAdapterPrefix : "");
     std::vector<std::pair<std::string, std::string>> found;
     for (const Parameter& parameter : unit->parameters()) {
       std::vector<std::string> names = parameter.aliases;
       names.push_back(parameter.name);
       for (const std::string& name : names)
         for (const auto& [in_model, in_files] : prefixes)
-          if (name.starts_with(in_model)) found.emplace_back(parameter.name, in_files + name.substr(in_model.size()));
+          if (name.starts_with(before + in_model))
+            found.emplace_back(parameter.name, before + in_files + name.substr(before.size() + in_model.size()));
     }
     for (const auto& [name, other] : found) unit->add_alias(name, other);
   }

@@ -113,7 +113,10 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
   std::set<std::string> known;
   for (const Unit* unit : units)
     if (holds_adapters(*unit))
-      for (const Parameter& parameter : unit->parameters()) known.insert(parameter.name);
+      for (const Parameter& parameter : unit->parameters()) {
+        known.insert(parameter.name);
+        known.insert(parameter.aliases.begin(), parameter.aliases.end());
+      }
   std::unique_ptr<SafetensorsReader> model;
   for (const NamedTensor& stored : adapters.tensors()) {
     if (known.count(stored.first)) continue;

@@ -60,6 +60,19 @@ TEST_SUITE("gemma3 pictures") {
       CHECK(renamed != golden);
       CHECK(VisionTrainer(renamed, {}).step(0).loss == doctest::Approx(loss).epsilon(1e-6));
     }
+    // PEFT's names are those of the module tree, which had vision_model too.
+    std::map<std::string, std::vector<float>> adapters;
+    for (json& tensor : golden["lora"]["tensors"]) {
+      const auto name = tensor[0].get<std::string>();
+      const size_t at = name.find("vision_tower.");
+      if (at == std::string::npos) continue;
+      const std::string older = std::string(name).insert(at + strlen("vision_tower."), "vision_model.");
+      tensor[0] = older;
+      adapters[name] = named_weights(older, tensor[1], false);
+    }
+    CHECK(adapters.size() > 0);
+    const auto loaded = VisionTrainer(golden, {.adapter = true}).trained(false);
+    for (const auto& [name, values] : adapters) CHECK_MESSAGE(loaded.at(name) == values, name);
   }
 
   TEST_CASE("texts without pictures: the tower runs on padding and gets no gradient, the rest is the text model's") {
