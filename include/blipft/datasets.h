@@ -18,6 +18,14 @@ namespace blipft {
 enum class DatasetFormat { automatic, imagefolder, webdataset, json, csv };
 BLIPFT_CHOICE_WORDS(DatasetFormat, "auto", "imagefolder", "webdataset", "json", "csv");
 
+/// An encoded picture, which is a file or a part of one.
+struct PictureFile {
+  std::string name;                         ///< for messages
+  std::string file;
+  int64_t offset = 0, bytes = -1;           ///< -1: up to the end of the file
+  bool operator==(const PictureFile&) const = default;
+};
+
 /// Random access to encoded samples. Thread-safe.
 class Dataset {
  public:
@@ -25,6 +33,7 @@ class Dataset {
   struct Answer {
     std::string text;
     double weight = 1;                      ///< > 0, relative to the weights of the other answers
+    std::vector<Segment> segments = {};     ///< of a conversation: the sample's whole text with this answer
   };
   struct Sample {
     std::string name;                       ///< for messages: the picture's file or tar member, or file and line
@@ -36,6 +45,8 @@ class Dataset {
                                             ///< nullopt: the tokenizer's files decide
     std::vector<Answer> answers = {};       ///< if there are several, each epoch draws one as the last segment
     int64_t number = 0;                     ///< numbers the random draws of answers
+    std::vector<PictureFile> pictures = {};  ///< with TextSettings::pictures_in_texts: in the order of their placeholders,
+                                             ///< in place of `picture`
   };
   /// The part of a sample that generation reads: its text up to the answer.
   struct Prompt {
@@ -45,6 +56,7 @@ class Dataset {
     std::string text;                       ///< if empty, the prompt has only the tokens that begin every text
     bool whole = false;                     ///< true if the text contains its own begin token (a conversation)
     std::vector<std::string> references;    ///< correct answers
+    std::vector<PictureFile> pictures = {};  ///< as in Sample
     bool operator==(const Prompt&) const = default;
   };
   virtual ~Dataset() = default;

@@ -19,6 +19,9 @@ namespace blipft {
 /// data.transparency: composite transparent pixels over white, or ignore the alpha channel.
 enum class Transparency { white, drop };
 BLIPFT_CHOICE_WORDS(Transparency, "white", "drop");
+/// data.pixel_library: the one whose resizing and normalization are reproduced; auto: that of the model family's processor.
+enum class PixelLibraryChoice { automatic, pillow, torchvision };
+BLIPFT_CHOICE_WORDS(PixelLibraryChoice, "auto", "pillow", "torchvision");
 /// data.text_padding
 enum class TextPadding { automatic, packed, longest, max };
 BLIPFT_CHOICE_WORDS(TextPadding, "auto", "packed", "longest", "max");
@@ -36,6 +39,10 @@ struct DataSection : TextKeys {
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
   Transparency transparency = Transparency::white;  ///< of pictures with an alpha channel
+  /// Limits of the area of pictures in texts after resizing; 0: those of the model's folder.
+  int64_t min_pixels = 0, max_pixels = 0;
+  int64_t max_pictures = 0;             ///< of a sample; 0: any number
+  PixelLibraryChoice pixel_library = PixelLibraryChoice::automatic;
   int64_t max_text_tokens = 50;         ///< longer texts are cut; usual_text_tokens() where not given. A
                                         ///< run file may call it max_seq_length
   TextPadding text_padding = TextPadding::automatic;  ///< auto: packed, or longest with loss_on_padding
@@ -70,6 +77,10 @@ struct LoadingSettings : KeyLocations {
 inline bool validates(const LoadingSettings& loading) {
   return !loading.data.val_path.empty() || loading.data.val_split_fraction > 0;
 }
+
+struct DecodeSettings;                         // blipft/pictures.h
+/// Returns how the run file decodes pictures.
+DecodeSettings decode_settings(const LoadingSettings& loading);
 
 /// Selects the samples of each step. All ranks share one seeded permutation per epoch. Step s consists of its
 /// positions [s * G, (s + 1) * G) with G = batch_size * micro_batches * world; an incomplete last step is dropped.
@@ -113,6 +124,7 @@ class Sampler {
   std::shared_ptr<EpochOrder> order_;
 };
 
+struct PictureReader;                          // src/loading/picture_reader.h: pictures anywhere in texts
 class TextSurvey;                              // src/loading/text_survey.h: texts, tokenized before the first step
 
 /// The samples of a loader.
@@ -120,6 +132,7 @@ struct SampleSet {
   std::shared_ptr<const Dataset> dataset;
   int64_t epoch_samples = 0;                   ///< 0: the size of the dataset; if larger than that, the dataset repeats
   std::shared_ptr<const TextSurvey> texts;     ///< survey of exactly these samples; null if there is none
+  std::shared_ptr<const PictureReader> pictures;  ///< if the model reads pictures anywhere in texts
 };
 
 class DataLoader {

@@ -152,6 +152,7 @@ struct TextSettings : RecordSettings {
   std::map<std::string, std::string> special_tokens;  ///< bos_token, eos_token... for chat templates; absent: none
   std::string chosen_template = {};         ///< text of the template that data.chat_template names; empty with auto
   bool for_prompts = false;                 ///< only read_prompt() will be called: labels may be absent
+  bool pictures_in_texts = false;           ///< the chat template puts placeholders of pictures into texts
 };
 TextSettings text_settings(const TextKeys& keys, const KeyLocations& positions, const std::string& model_folder,
                            const Tokenizer& tokenizer);

@@ -5,6 +5,7 @@
 
 #include "blipft/error.h"
 #include "blipft/optimizer_names.h"
+#include "blipft/pictures.h"
 #include "config/allowed.h"
 
 namespace blipft {
@@ -93,6 +94,13 @@ void add_data_files(std::vector<Key>& keys) {
   d(&D::transparency, "transparency", words_of<Transparency>(),
     "white puts transparent pictures on a white background, like transformers 5.23 and newer; drop ignores transparency, "
     "like older versions");
+  d(&D::min_pixels, "min_pixels", from_to(0, max_picture_pixels),
+    "enlarges pictures in texts with fewer pixels; 0: as the files of the model's processor say");
+  d(&D::max_pixels, "max_pixels", from_to(0, max_picture_pixels),
+    "reduces pictures in texts with more pixels; 0: as the files of the model's processor say", Names{"image_max_pixels"});
+  d(&D::max_pictures, "max_pictures", from_to(0, 65535), "the maximum number of pictures in a sample; 0: any number");
+  d(&D::pixel_library, "pixel_library", words_of<PixelLibraryChoice>(),
+    "the library whose resizing of pictures in texts is reproduced bit for bit; auto: that of the model family's processor");
 }
 
 void add_data(std::vector<Key>& keys) {

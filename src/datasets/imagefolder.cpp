@@ -158,6 +158,10 @@ class ImageFolder final : public Dataset {
     sample.name = (root_ / entry.file).string();
     fill_sample(text_of(entry), settings_, location_of(entry), sample);
     sample.number = index;
+    if (settings_.pictures_in_texts) {
+      sample.pictures = {{sample.name, sample.name}};
+      return sample;
+    }
     const io::FileDescriptor file = io::open_for_reading(sample.name);
     const int64_t bytes = io::file_size(file, sample.name);
     BLIPFT_USER_CHECK(bytes <= max_picture_bytes, sample.name, ": has ", bytes,
@@ -193,6 +197,7 @@ class ImageFolder final : public Dataset {
     Prompt prompt;
     prompt.name = prompt.picture = (root_ / entry.file).string();
     fill_prompt(text_of(entry), settings_, location_of(entry), prompt);
+    if (settings_.pictures_in_texts) prompt.pictures = {{prompt.name, prompt.name}};
     return prompt;
   }
 

@@ -15,6 +15,7 @@
 #include "datasets/json_index.h"
 #include "datasets/record_text.h"
 #include "io/gzip.h"
+#include "io/paths.h"
 
 namespace blipft {
 namespace {
@@ -34,6 +35,7 @@ ListChoice list_choice(const TextSettings& settings) {
 class JsonDataset final : public Dataset {
  public:
   JsonDataset(std::vector<std::string> files, TextSettings settings) : settings_(std::move(settings)) {
+    if (settings_.pictures.empty()) settings_.pictures = io::absolute_path((fs::path(files.front()).parent_path() / ".").string());
     for (std::string& file : files) {
       File& one = files_.emplace_back(File{std::move(file)});
       const size_t before = records_.size();
@@ -75,6 +77,10 @@ class JsonDataset final : public Dataset {
   }
   SplitGroup split_group(int64_t index) const override {
     try {
+      std::string pictures;
+      if (settings_.pictures_in_texts)
+        for (const PictureFile& picture : read(index).pictures) pictures += picture.file + "\n";
+      if (!pictures.empty()) return {pictures, false};
       return {from_record(index, prompt_group_of_record), true};
     } catch (const UserError&) {           // read() reports the error
       return {};
@@ -164,7 +170,7 @@ class JsonDataset final : public Dataset {
   }
 
   std::vector<File> files_;
-  const TextSettings settings_;
+  TextSettings settings_;
   std::vector<JsonRecord> records_;         // records of all files, in order
   std::vector<int64_t> first_records_ = {0};  // index of the first record of each file, and the end
   mutable std::mutex unread_mutex_;

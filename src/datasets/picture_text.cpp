@@ -45,6 +45,17 @@ void add_answer(std::vector<Dataset::Answer>& answers, const std::string& text, 
     answers.push_back({text, weight});
 }
 
+/// The turns that show a picture and give an answer; without one, the turn before it.
+Conversation conversation_about_picture(const std::string& prompt, const std::string* answer) {
+  nlohmann::ordered_json content = {{{"type", "image"}}};
+  if (!prompt.empty()) content.push_back({{"type", "text"}, {"text", prompt}});
+  Conversation conversation{{{{"role", "user"}, {"content", content}}}, {}, {false}};
+  if (!answer) return conversation;
+  conversation.messages.push_back({{"role", "assistant"}, {"content", *answer}});
+  conversation.trains.push_back(true);
+  return conversation;
+}
+
 const Dataset::Answer& common(const std::vector<Dataset::Answer>& answers) {
   return *std::max_element(answers.begin(), answers.end(),
                            [](const auto& a, const auto& b) { return a.weight < b.weight; });
@@ -131,7 +142,7 @@ std::vector<PictureText> by_answers(PictureText text, const TextSettings& settin
 void fill_sample(const PictureText& text, const TextSettings& settings, const std::string& location,
                  Dataset::Sample& sample) {
   const std::string prompt = prompt_in(text, settings, location);
-  if (!text.prompt && prompt.empty()) {
+  if (!text.prompt && prompt.empty() && !settings.pictures_in_texts) {
     sample.segments = {{text.captions.empty() ? "" : text.captions.front()}};
     sample.ends = settings.append_eos;
     return;
@@ -140,6 +151,14 @@ void fill_sample(const PictureText& text, const TextSettings& settings, const st
   if (!text.prompt) sample.answers = {{text.captions.empty() ? "" : text.captions.front(), 1}};
   if (sample.answers.empty()) sample.answers = {{"", 1}};
   if (settings.answers == AnswerSelection::common) sample.answers = {{common(sample.answers).text, 1}};
+  if (settings.pictures_in_texts) {
+    check_template_of_pictures(settings, location);
+    for (Dataset::Answer& answer : sample.answers)
+      answer.segments = render_chat(conversation_about_picture(prompt, &answer.text), settings, location);
+    sample.segments = common(sample.answers).segments;
+    sample.whole = true;
+    return;
+  }
   sample.segments = {{prompt, false}, {common(sample.answers).text, true}};
   sample.ends = text.prompt ? std::optional(settings.append_eos.value_or(true)) : settings.append_eos;
 }
@@ -147,6 +166,11 @@ void fill_sample(const PictureText& text, const TextSettings& settings, const st
 void fill_prompt(const PictureText& text, const TextSettings& settings, const std::string& location,
                  Dataset::Prompt& prompt) {
   prompt.text = prompt_in(text, settings, location);
+  prompt.whole = settings.pictures_in_texts;
+  if (prompt.whole) {
+    check_template_of_pictures(settings, location);
+    prompt.text = render_prompt(conversation_about_picture(prompt.text, nullptr), settings, location);
+  }
   prompt.id = text.id;
   prompt.references = text.captions;
   for (const Dataset::Answer& answer : text.answers) {   // metrics of answers count people

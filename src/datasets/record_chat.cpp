@@ -73,9 +73,7 @@ Json content_of(const Json& given, const std::string& key, bool may_be_absent, c
                     ", expected a string, or a list of parts {\"type\": \"text\", "
                     "\"text\": ...}");
   if (chat_renders("text", settings) && chat_renders("type", settings)) return value;
-  BLIPFT_USER_CHECK(std::none_of(value.begin(), value.end(), is_picture), here,
-                    " has a picture, but the chat template reads texts alone. Choose the template of the model's folder ",
-                    "with data.chat_template: auto.");
+  if (std::any_of(value.begin(), value.end(), is_picture)) check_template_of_pictures(settings, here);
   return content_text({{"content", value}});
 }
 
@@ -179,6 +177,12 @@ Conversation conversation_of_instruction(const Json& record, const TextSettings&
   if (const std::string output = name_of(settings, "output"); record.contains(output))
     add_message("assistant", text_at(record, output, location), out);
   return out;
+}
+
+void check_template_of_pictures(const TextSettings& settings, const std::string& here) {
+  BLIPFT_USER_CHECK(!settings.chat_template || (chat_renders("text", settings) && chat_renders("type", settings)), here,
+                    " has a picture, but the chat template reads texts alone. Choose the template of the model's folder ",
+                    "with data.chat_template: auto.");
 }
 
 bool chat_renders(const std::string& key, const TextSettings& settings) {

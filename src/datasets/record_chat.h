@@ -23,6 +23,9 @@ Conversation conversation_of_prompt(const nlohmann::ordered_json& record, const 
 Conversation conversation_of_instruction(const nlohmann::ordered_json& record, const TextSettings& settings,
                                          const std::string& location);
 
+/// Throws UserError naming `here` if the chat template reads texts alone.
+void check_template_of_pictures(const TextSettings& settings, const std::string& here);
+
 /// Returns true if the chat template prints the value of this key of a message or record.
 bool chat_renders(const std::string& key, const TextSettings& settings);
 

@@ -116,6 +116,14 @@ PictureConversation picture_conversation_of(const Json& record, const std::strin
   return out;
 }
 
+size_t count_pictures(const Json& messages) {
+  size_t count = 0;
+  for (const Json& message : messages)
+    if (const auto content = message.find("content"); content != message.end() && content->is_array())
+      for (const Json& part : *content) count += part.is_object() && part.value("type", Json()) == "image";
+  return count;
+}
+
 std::string picture_path(const std::string& name, const std::string& folder, const TextSettings& settings,
                          const std::string& location) {
   const fs::path root = settings.pictures.empty() ? folder : settings.pictures, path = root / name;

@@ -42,6 +42,9 @@ struct PictureConversation {
 PictureConversation picture_conversation_of(const nlohmann::ordered_json& record, const std::string& key,
                                             const TextSettings& settings, const std::string& location);
 
+/// Returns the number of pictures in messages.
+size_t count_pictures(const nlohmann::ordered_json& messages);
+
 /// Returns the path of a record's picture, which is relative to data.pictures or, if that is not set, to `folder`, that of
 /// the records. Throws UserError if it leads out of this folder without data.allow_outside.
 std::string picture_path(const std::string& name, const std::string& folder, const TextSettings& settings,

@@ -9,6 +9,7 @@
 #include "blipft/error.h"
 #include "io/json.h"
 #include "datasets/record_chat.h"
+#include "datasets/record_pictures.h"
 
 namespace blipft {
 namespace {
@@ -35,15 +36,34 @@ std::string filled(const std::string& style, const std::string& instruction, con
 std::string messages_key(const TextSettings& settings) { return name_of(settings, "messages"); }
 std::string conversations_key(const TextSettings&) { return "conversations"; }
 
-void read_conversation(const Conversation& conversation, const TextSettings& settings, const std::string& location,
+/// The conversation under `key`, or of lists under "prompt" and "completion" if the key is empty; with its pictures if the
+/// model reads any in texts.
+PictureConversation conversation_in(const Json& record, const std::string& key, const TextSettings& settings,
+                                    const std::string& location) {
+  if (settings.pictures_in_texts) return picture_conversation_of(record, key, settings, location);
+  return {key.empty() ? conversation_of_prompt(record, settings, location) : conversation_of(record, key, settings, location), {}};
+}
+
+std::vector<PictureFile> files_of(const std::vector<std::string>& names, const TextSettings& settings, const std::string& location) {
+  std::vector<PictureFile> files;
+  for (const std::string& name : names) {
+    const std::string path = picture_path(name, settings.pictures, settings, location);
+    files.push_back({concat(location, ": ", path), path});
+  }
+  return files;
+}
+
+void read_conversation(const PictureConversation& read, const TextSettings& settings, const std::string& location,
                        Dataset::Sample& sample) {
-  sample.segments = render_chat(conversation, settings, location);
+  sample.segments = render_chat(read.conversation, settings, location);
   sample.whole = true;
+  sample.pictures = files_of(read.pictures, settings, location);
 }
 
 /// The messages before the last answer that is trained on; that answer is the reference.
-void read_conversation_prompt(Conversation conversation, const TextSettings& settings, const std::string& location,
+void read_conversation_prompt(PictureConversation read, const TextSettings& settings, const std::string& location,
                               Dataset::Prompt& prompt) {
+  Conversation& conversation = read.conversation;
   Json& messages = conversation.messages;
   size_t last = messages.size();
   while (last > 0 && !conversation.trains[last - 1]) --last;
@@ -55,17 +75,19 @@ void read_conversation_prompt(Conversation conversation, const TextSettings& set
                     "nothing to answer; take the record out");
   prompt.text = render_prompt(conversation, settings, location);
   prompt.whole = true;
+  read.pictures.resize(count_pictures(messages));
+  prompt.pictures = files_of(read.pictures, settings, location);
 }
 
 template <auto key_of>
 void read_messages(const Json& record, const TextSettings& settings, const std::string& location, Dataset::Sample& sample) {
-  read_conversation(conversation_of(record, key_of(settings), settings, location), settings, location, sample);
+  read_conversation(conversation_in(record, key_of(settings), settings, location), settings, location, sample);
 }
 
 template <auto key_of>
 void read_messages_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                           Dataset::Prompt& prompt) {
-  read_conversation_prompt(conversation_of(record, key_of(settings), settings, location), settings, location, prompt);
+  read_conversation_prompt(conversation_in(record, key_of(settings), settings, location), settings, location, prompt);
 }
 
 void read_answer(const std::string& prompt, const std::string& answer, const TextSettings& settings,
@@ -84,7 +106,7 @@ std::string instruction_prompt(const Json& record, const TextSettings& settings,
 void read_instruction(const Json& record, const TextSettings& settings, const std::string& location,
                       Dataset::Sample& sample) {
   if (settings.prompt_style == PromptStyle::chat)
-    return read_conversation(conversation_of_instruction(record, settings, location), settings, location, sample);
+    return read_conversation({conversation_of_instruction(record, settings, location), {}}, settings, location, sample);
   const std::string prompt = instruction_prompt(record, settings, location);
   read_answer(prompt, text_at(record, name_of(settings, "output"), location), settings, sample);
 }
@@ -97,7 +119,7 @@ void read_reference(const Json& record, const std::string& key, const std::strin
 void read_instruction_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                              Dataset::Prompt& prompt) {
   if (settings.prompt_style == PromptStyle::chat)
-    return read_conversation_prompt(conversation_of_instruction(record, settings, location), settings, location, prompt);
+    return read_conversation_prompt({conversation_of_instruction(record, settings, location), {}}, settings, location, prompt);
   prompt.text = instruction_prompt(record, settings, location);
   read_reference(record, name_of(settings, "output"), location, prompt);
 }
@@ -110,7 +132,7 @@ bool is_conversation(const Json& record, const TextSettings& settings) {
 
 void read_prompt(const Json& record, const TextSettings& settings, const std::string& location, Dataset::Sample& sample) {
   if (is_conversation(record, settings))
-    return read_conversation(conversation_of_prompt(record, settings, location), settings, location, sample);
+    return read_conversation(conversation_in(record, "", settings, location), settings, location, sample);
   read_answer(text_at(record, name_of(settings, "prompt"), location),
               text_at(record, name_of(settings, "completion"), location), settings, sample);
 }
@@ -118,7 +140,7 @@ void read_prompt(const Json& record, const TextSettings& settings, const std::st
 void read_prompt_prompt(const Json& record, const TextSettings& settings, const std::string& location,
                         Dataset::Prompt& prompt) {
   if (is_conversation(record, settings))
-    return read_conversation_prompt(conversation_of_prompt(record, settings, location), settings, location, prompt);
+    return read_conversation_prompt(conversation_in(record, "", settings, location), settings, location, prompt);
   prompt.text = text_at(record, name_of(settings, "prompt"), location);
   read_reference(record, name_of(settings, "completion"), location, prompt);
 }
@@ -229,6 +251,7 @@ Dataset::Sample sample_of_record(const Json& record, const TextSettings& setting
   Dataset::Sample sample;
   sample.name = location;
   kind_of(record, settings, location).read(record, settings, location, sample);
+  if (settings.pictures_in_texts && sample.pictures.empty()) (void)RecordPictures(record, location).in_order();  // throws for others
   return sample;
 }
 
@@ -323,6 +346,7 @@ std::vector<std::string> unread_keys_of_record(const Json& record, const TextSet
   for (const char* key : kind.keys) read.insert(name_of(settings, key));
   if (first == "instruction") read.insert({name_of(settings, "input"), chat ? "history" : ""});
   if (chat) read.insert({"system", "tools"});
+  if (chat && settings.pictures_in_texts) read.insert({"image", "images"});
   std::vector<std::string> unread;
   for (const auto& item : record.items())
     if (!read.contains(item.key())) unread.push_back(item.key());

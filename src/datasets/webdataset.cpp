@@ -336,9 +336,13 @@ class WebDataset final : public Dataset {
     const TarFile tar(shards_[entry.shard]);
     Sample sample;
     sample.name = tar.path() + ":" + brief(entry.picture_name(), 1000);
-    sample.picture.emplace(static_cast<size_t>(entry.picture.bytes));
-    tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
-             concat("member \"", brief(entry.picture_name()), "\""));
+    if (settings_.pictures_in_texts) {
+      sample.pictures = {file_of(sample.name, entry)};
+    } else {
+      sample.picture.emplace(static_cast<size_t>(entry.picture.bytes));
+      tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
+               concat("member \"", brief(entry.picture_name()), "\""));
+    }
     fill_sample(text_of(tar, entry), settings_, sample.name, sample);
     sample.number = index;
     return sample;
@@ -384,10 +388,14 @@ class WebDataset final : public Dataset {
     Prompt prompt;
     prompt.name = prompt.picture = tar.path() + ":" + brief(entry.picture_name(), 1000);
     fill_prompt(text_of(tar, entry), settings_, prompt.name, prompt);
+    if (settings_.pictures_in_texts) prompt.pictures = {file_of(prompt.name, entry)};
     return prompt;
   }
 
  private:
+  PictureFile file_of(const std::string& name, const Entry& entry) const {
+    return {name, shards_[entry.shard], entry.picture.offset, entry.picture.bytes};
+  }
   static std::string location_of(const TarFile& tar, const Entry& entry) {
     return tar.path() + ":" + brief(entry.caption_name(), 1000);
   }

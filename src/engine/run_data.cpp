@@ -9,6 +9,7 @@
 #include "blipft/pictures.h"
 #include "datasets/picture_table.h"
 #include "engine/decode/generate_settings.h"
+#include "loading/picture_reader.h"
 #include "loading/step_order.h"
 #include "loading/text_survey.h"
 
@@ -53,7 +54,8 @@ std::string end_token_warning(const EngineSettings& config, const ModelInputs& i
     if (!dataset.read_prompt(0).whole) return {};
     const std::string split = end_token_warning(data.texts, tokenizer, config.model.path);
     if (!split.empty()) return split;
-    const TokenizedText text = tokenize(dataset.read(0), tokenizer, std::numeric_limits<int64_t>::max(), inputs.text.vocabulary);
+    const TokenizedText text = tokenize(dataset.read(0), tokenizer, std::numeric_limits<int64_t>::max() / 2, inputs.text.vocabulary, {}, -1,
+                                        data.training.pictures.get());
     const auto trained = std::find(text.is_label.rbegin(), text.is_label.rend(), 1);
     const std::vector<int32_t> ends = generate_settings(config, config.model.path, &tokenizer, inputs).ends;
     if (trained == text.is_label.rend()) return {};
@@ -71,6 +73,34 @@ std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directo
   return load_tokenizer(model_directory, family_of(model_directory).tokenizer);
 }
 
+std::shared_ptr<const PictureReader> open_picture_reader(const EngineSettings& config, const ModelInputs& inputs) {
+  if (!inputs.text.pictures) return nullptr;
+  const std::string& folder = config.model.path;
+  const FamilySpec& family = family_of(folder);
+  const PatchInputs& patches = inputs.patches;
+  PictureReader reader{family.picture_tokens, inputs.text.picture_id, inputs.text.max_tokens, patches,
+                       ImageProcessor::from_directory(folder, family.pixels), decode_settings(config), config.data.max_pictures};
+  ImageProcessor& processor = reader.processor;
+  if (config.data.pixel_library != PixelLibraryChoice::automatic)
+    processor.resize.library = config.data.pixel_library == PixelLibraryChoice::pillow ? PixelLibrary::pillow : PixelLibrary::torchvision;
+  const auto check = [&](const char* key, int64_t found, int64_t expected) {
+    BLIPFT_USER_CHECK(found == expected, folder, "/preprocessor_config.json: ", key, ": found ", found, ", expected ", expected,
+                      ", as vision_config in config.json says. Use the processor's file that the model was published with.");
+  };
+  if (patches.picture_side > 0) {
+    check("size", processor.image_size, patches.picture_side * patches.merge * patches.side);
+    for (const char* key : {"data.min_pixels", "data.max_pixels"})
+      BLIPFT_USER_CHECK(!config.given(key), location_of(config, key), ": ", key, ": found a limit, expected none: the model in ",
+                        folder, " resizes all pictures to ", processor.image_size, " x ", processor.image_size,
+                        " pixels. Remove ", key, ".");
+    return std::make_shared<const PictureReader>(std::move(reader));
+  }
+  check("patch_size", processor.patches.patch, patches.side);
+  check("merge_size", processor.patches.merge, patches.merge);
+  reader.set_limits(config);
+  return std::make_shared<const PictureReader>(std::move(reader));
+}
+
 RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs, int64_t threads) {
   RunData data;
   if (inputs.has_picture()) {
@@ -80,8 +110,11 @@ RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs
                       inputs.picture_size, ", the image_size in config.json");
     data.pixel_statistics = processor.statistics;
   }
+  const auto pictures = open_picture_reader(config, inputs);
+  if (pictures) data.pixel_statistics = pictures->statistics();
   data.tokenizer = load_model_tokenizer(config.model.path);
   data.texts = text_settings(config.data, config, config.model.path, *data.tokenizer);
+  data.texts.pictures_in_texts = pictures != nullptr;
   check_text_inputs(config, config.model.path, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, data.texts, threads);
@@ -89,12 +122,12 @@ RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs
                     ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
                     " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text",
                     picture_table_advice(config.data.path, data.texts));
-  if (inputs.has_picture() && config.data.on_bad_sample != FaultAction::skip) {
+  if ((inputs.has_picture() || pictures) && config.data.on_bad_sample != FaultAction::skip) {
     datasets.training->check_picture_formats();
     if (!config.data.val_path.empty()) datasets.validation->check_picture_formats();
   }
-  data.training = {datasets.training, config.data.num_train_samples, nullptr};
-  data.validation = {datasets.validation, 0, nullptr};
+  data.training = {datasets.training, config.data.num_train_samples, nullptr, pictures};
+  data.validation = {datasets.validation, 0, nullptr, pictures};
   data.has_source = inputs.has_source();
   return data;
 }
@@ -104,7 +137,7 @@ RunData open_run_data(const EngineSettings& config, const ModelInputs& inputs, i
   const LoadingSettings loading = config;
   const auto survey = [&](SampleSet& samples, const char* key) {
     if (samples.dataset && !inputs.has_picture())
-      samples = survey_samples(loading, samples.dataset, *data.tokenizer, inputs, threads, samples.epoch_samples, key);
+      samples = survey_samples(loading, samples, *data.tokenizer, inputs, threads, key);
   };
   survey(data.training, "data.path");
   (void)make_training_order(loading, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
@@ -135,7 +168,9 @@ std::string text_shapes_text(const std::vector<TextShape>& shapes) {
   const auto source = [&](const TextShape& shape) { return packed ? shape.packed_source_rows : shape.source_tokens; };
   if (shapes.back().source_tokens > 0) text += concat(" and up to ", source(shapes.back()), " of their sources");
   if (shapes.size() > 1) text += concat(" (", shapes.size(), " shapes)");
-  return packed ? concat(text, ", texts of up to ", shapes.back().tokens, " tokens") : text;
+  if (packed) text += concat(", texts of up to ", shapes.back().tokens, " tokens");
+  const PictureShape& pictures = shapes.back().pictures;
+  return pictures.rows > 0 ? concat(text, ", ", shapes.front().pictures.rows, " to ", pictures.rows, " of their rows from pictures") : text;
 }
 
 }  // namespace blipft

@@ -22,6 +22,10 @@ struct RunData {
   bool validates() const { return validation.dataset != nullptr; }
 };
 
+/// Returns the reader of pictures that stand anywhere in the texts of the model; null if it reads none. Throws UserError if
+/// the processor's files or data.min_pixels and data.max_pixels do not suit the model.
+std::shared_ptr<const PictureReader> open_picture_reader(const EngineSettings& config, const ModelInputs& inputs);
+
 /// Opens the samples of `config` and checks that they suit the model; tokenizes nothing and chooses no text shapes.
 /// Throws UserError as open_run_data() does.
 RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs, int64_t threads);

@@ -18,6 +18,7 @@
 #include "blipft/error.h"
 #include "blipft/loading.h"
 #include "blipft/pictures.h"
+#include "loading/picture_reader.h"
 #include "loading/sample_cache.h"
 #include "loading/sample_text.h"
 #include "loading/step_order.h"
@@ -42,6 +43,7 @@ struct StepWork {
   std::vector<Sampler::Slot> slots;           // [M * B]
   std::vector<BatchSample> samples;           // [M * B]
   std::vector<std::string> bad;               // [M * B], error of a skipped sample, else empty
+  std::vector<std::shared_ptr<const PreparedSample>> prepared;  // [M * B], with the patches of pictures in texts
   int64_t started = 0, done = 0;                // samples started and finished
   bool ready = false, out = false;            // ready: laid out; out: used by the trainer
   int64_t failed_slot = std::numeric_limits<int64_t>::max();
@@ -54,8 +56,8 @@ class PrefetchLoader final : public DataLoader {
                  std::vector<TextShape> text_shapes, std::shared_ptr<const Tokenizer> tokenizer,
                  const SampleSet& samples, Device& device, std::unique_ptr<const StepOrder> order,
                  int64_t first_step, InstructionReader instructions)
-      : loading_(loading), order_(std::move(order)),
-        balances_(balances_micro_batches(loading) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
+      : loading_(loading), order_(std::move(order)), pictures_(samples.pictures),
+        balances_(balances_micro_batches(loading) && !deals_to_ranks(loading, samples) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
         layout_(inputs, order_->micro_batches(), loading.steps.batch_size, text_shapes_.back()),
         writer_(padding_id(*tokenizer, inputs.text.vocabulary), loading.steps.loss_on_padding),
         tokenizer_(std::move(tokenizer)), instructions_(std::move(instructions)),
@@ -132,7 +134,7 @@ class PrefetchLoader final : public DataLoader {
         samples.push_back({found->second.drawn(static_cast<uint64_t>(loading_.steps.seed), slot.pass), slot.key});
       }
       if (balances_) samples = reordered(samples, balanced_order_of(samples));
-      shapes.push_back(smallest_shape(text_shapes_, samples, layout_.batch_size()));
+      shapes.push_back(smallest_shape(text_shapes_, samples, layout_.batch_size(), layout_.inputs().patches));
     }
     return shapes;
   }
@@ -155,6 +157,7 @@ class PrefetchLoader final : public DataLoader {
     work.slots = std::move(slots);
     work.samples.assign(work.slots.size(), {});
     work.bad.assign(work.slots.size(), {});
+    work.prepared.assign(work.slots.size(), nullptr);
     work.started = work.done = 0;
     work.ready = false;
     work.batch = {};
@@ -226,7 +229,8 @@ class PrefetchLoader final : public DataLoader {
     sample.absent = work.slots[slot].sample < 0;
     if (!sample.absent) {
       try {
-        read(work.slots[slot], pixels, sample.text);
+        if (pictures_) work.prepared[slot] = read_with_pictures(work.slots[slot], sample.text);
+        else read(work.slots[slot], pixels, sample.text);
         bad_in_a_row_ = 0;
       } catch (const UserError& error) {
         BLIPFT_USER_CHECK(loading_.data.on_bad_sample == FaultAction::skip, error.what(), "; data.on_bad_sample=skip leaves such samples out");
@@ -261,13 +265,28 @@ class PrefetchLoader final : public DataLoader {
                                 PreparedSample{{pixels, pixels + (pixels ? pixel_bytes() : 0)}, std::move(texts)}));
   }
 
+  /// Reads a sample with pictures in its text. Returns the memory of their patches.
+  std::shared_ptr<const PreparedSample> read_with_pictures(const Sampler::Slot& slot, TokenizedText& text) {
+    std::shared_ptr<const PreparedSample> prepared = samples_recur_ ? cache_.find(slot.sample) : nullptr;
+    if (!prepared) {
+      const Dataset::Sample source = dataset_->read(slot.sample);
+      PreparedSample made{{}, texts_ ? texts_->text(slot.sample) : tokenized(source)};
+      made.pixels = pictures_->read(source.pictures, made.text.with_max_pictures().pictures);
+      prepared = std::make_shared<const PreparedSample>(std::move(made));
+      if (samples_recur_) cache_.insert(slot.sample, prepared);
+    }
+    text = prepared->text.drawn(static_cast<uint64_t>(loading_.steps.seed), slot.pass);
+    pictures_->set_patches(text.pictures, prepared->pixels.data());
+    return prepared;
+  }
+
   TokenizedAnswers text_of(int64_t sample) const {
     return texts_ ? texts_->text(sample) : tokenized(dataset_->read(sample));
   }
 
   TokenizedAnswers tokenized(const Dataset::Sample& source) const {
     return tokenize_answers(source, *tokenizer_, loading_.data.max_text_tokens, layout_.inputs().text.vocabulary, instructions_,
-                            layout_.inputs().decoder_start);
+                            layout_.inputs().decoder_start, pictures_.get());
   }
 
   int64_t pixel_bytes() const {
@@ -279,7 +298,7 @@ class PrefetchLoader final : public DataLoader {
     BLIPFT_USER_CHECK(source.picture, source.name, ": found no picture, the model reads one with each text; check "
                       "data.path and model.path");
     const Image picture = decode_image(source.picture->data(), source.picture->size(), source.name,
-                                       {loading_.data.exif_orientation, loading_.data.transparency == Transparency::white});
+                                       decode_settings(loading_));
     resize_picture_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, {}, pixels);
   }
 
@@ -288,8 +307,9 @@ class PrefetchLoader final : public DataLoader {
     HostBatch& batch = work.batch;
     if (balances_) balance(work);
     batch.layout = BatchLayout(layout_.inputs(), layout_.micro_batches(), layout_.batch_size(),
-                               smallest_shape(text_shapes_, work.samples, layout_.batch_size()));
+                               smallest_shape(text_shapes_, work.samples, layout_.batch_size(), layout_.inputs().patches));
     writer_.write(batch.layout, work.samples, batch.block);
+    work.prepared.clear();
     for (const BatchSample& sample : work.samples) {
       batch.text_tokens_used += sample.text.rows();
       batch.texts_without_target += !sample.absent && !sample.text.has_target();
@@ -318,6 +338,7 @@ class PrefetchLoader final : public DataLoader {
 
   const LoadingSettings loading_;
   const std::unique_ptr<const StepOrder> order_;
+  const std::shared_ptr<const PictureReader> pictures_;  // null: the model reads no pictures in texts
   const bool balances_;                       // true: micro-batches get samples of about equal total length
   const std::vector<TextShape> text_shapes_;
   const BatchLayout layout_;                  // layout for the largest text shape
@@ -353,10 +374,14 @@ std::unique_ptr<DataLoader> make_data_loader(const LoadingSettings& loading, int
                                              Device& device, int64_t first_step, InstructionReader instructions) {
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
   BLIPFT_CHECK(!inputs.instruction == !instructions.tokenizer, "the model reads instructions, or does not");
+  BLIPFT_CHECK(!inputs.text.pictures == !samples.pictures, "the model reads pictures in texts, or does not");
   BLIPFT_CHECK(!text_shapes.empty(), "a data loader needs the text shapes that steps may have");
   return std::make_unique<PrefetchLoader>(
       loading, inputs, std::move(text_shapes), std::move(tokenizer), samples, device,
-      make_training_order(loading, rank, world, samples.dataset->size(), samples.epoch_samples), first_step,
+      deals_to_ranks(loading, samples)
+          ? make_dealt_order(loading, rank, world, samples.texts->work(), samples.epoch_samples)
+          : make_training_order(loading, rank, world, samples.dataset->size(), samples.epoch_samples),
+      first_step,
       std::move(instructions));
 }
 

@@ -6,6 +6,7 @@
 
 #include "blipft/error.h"
 #include "blipft/philox.h"
+#include "loading/picture_reader.h"
 
 namespace blipft {
 
@@ -125,44 +126,44 @@ int64_t TokenizedAnswers::max_tokens() const {
   return maximum;
 }
 
+const TokenizedText& TokenizedAnswers::with_max_pictures() const {
+  return *std::max_element(texts.begin(), texts.end(), [](const TokenizedText& a, const TokenizedText& b) {
+    return a.pictures.size() < b.pictures.size();
+  });
+}
+
 int64_t TokenizedAnswers::tokens() const {
   int64_t sum = 0;
   for (const TokenizedText& text : texts) sum += text.rows() + static_cast<int64_t>(text.instruction.size());
   return sum;
 }
 
-TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                                  int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start) {
-  if (sample.answers.empty())
-    return tokenize(sample, tokenizer, max_tokens, vocabulary, instructions, decoder_start);
-  const std::string& prompt = sample.segments.front().text;
-  const bool apart = decoder_start >= 0 || sample.segments.size() == 1 || prompt.empty() || is_space(prompt.back()) ||
-                     puts_spaces(tokenizer);
-  TokenizedAnswers all;
-  all.texts.clear();
-  all.weights.clear();
-  all.number = sample.number;
-  Dataset::Sample one = sample;
-  one.picture.reset();
-  for (const Dataset::Answer& answer : sample.answers) {
-    const bool spaced = apart || answer.text.empty() || is_space(answer.text.front());
-    one.segments.back().text = (spaced ? "" : " ") + answer.text;
-    all.texts.push_back(tokenize(one, tokenizer, max_tokens, vocabulary, instructions, decoder_start));
-    all.weights.push_back(answer.weight);
-  }
-  return all;
+namespace {
+
+/// Cuts a text to `max_tokens` tokens that stand for no picture. A picture is kept whole or removed.
+void cut_text(TokenizedText& text, int64_t max_tokens) {
+  int64_t kept = max_tokens;
+  for (const PictureSegment& picture : text.pictures)
+    if (picture.first < kept) kept += picture.cells();
+  if (text.size() <= kept) return;
+  text.cut = true;
+  text.ids.resize(static_cast<size_t>(kept));
+  text.is_label.resize(text.ids.size());
+  std::erase_if(text.pictures, [&](const PictureSegment& picture) { return picture.first >= kept; });
 }
 
-TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                       int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start) {
+/// `sizes`: of the sample's pictures.
+TokenizedText tokenize_sized(Dataset::Sample sample, std::vector<PictureSegment> sizes, const Tokenizer& tokenizer,
+                             int64_t max_tokens, int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start,
+                             const PictureReader* pictures) {
   BLIPFT_CHECK(!sample.segments.empty(), sample.name, ": a sample without text");
+  if (pictures) pictures->expand(sample.segments, sizes, sample.name);
   TokenizedText text = decoder_start >= 0 ? two_texts(sample, tokenizer, max_tokens, decoder_start)
                        : sample.whole     ? whole_text(sample, tokenizer)
                                           : joined_text(sample, tokenizer);
-  text.cut |= text.size() > max_tokens;
-  const size_t limit = static_cast<size_t>(std::min(max_tokens, text.size()));
-  text.ids.resize(limit);
-  text.is_label.resize(limit);
+  if (pictures) pictures->locate(text, std::move(sizes), sample.name);
+  cut_text(text, max_tokens);
+  if (pictures) pictures->check_rows(text, sample.name);
   std::vector<int32_t> ids = text.source;
   ids.insert(ids.end(), text.ids.begin(), text.ids.end());
   for (const int32_t id : ids)
@@ -171,6 +172,43 @@ TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer
                       " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
   if (instructions.tokenizer) text.instruction = instructions.ids(instruction_of(sample), sample.name);
   return text;
+}
+
+Dataset::Sample without_picture(const Dataset::Sample& sample) {
+  return {sample.name, sample.segments, std::nullopt, sample.whole, sample.ends};
+}
+
+}  // namespace
+
+TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
+                                  int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start,
+                                  const PictureReader* pictures) {
+  if (sample.answers.empty())
+    return tokenize(sample, tokenizer, max_tokens, vocabulary, instructions, decoder_start, pictures);
+  const std::vector<PictureSegment> sizes = pictures ? pictures->sizes(sample.pictures, sample.name) : std::vector<PictureSegment>();
+  const std::string& prompt = sample.segments.front().text;
+  const bool apart = decoder_start >= 0 || sample.segments.size() == 1 || prompt.empty() || is_space(prompt.back()) ||
+                     puts_spaces(tokenizer);
+  TokenizedAnswers all;
+  all.texts.clear();
+  all.weights.clear();
+  all.number = sample.number;
+  Dataset::Sample one = without_picture(sample);
+  for (const Dataset::Answer& answer : sample.answers) {
+    const bool spaced = apart || answer.text.empty() || is_space(answer.text.front());
+    if (answer.segments.empty()) one.segments.back().text = (spaced ? "" : " ") + answer.text;
+    else one.segments = answer.segments;
+    all.texts.push_back(tokenize_sized(one, sizes, tokenizer, max_tokens, vocabulary, instructions, decoder_start, pictures));
+    all.weights.push_back(answer.weight);
+  }
+  return all;
+}
+
+TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
+                       int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start,
+                       const PictureReader* pictures) {
+  return tokenize_sized(without_picture(sample), pictures ? pictures->sizes(sample.pictures, sample.name) : std::vector<PictureSegment>(), tokenizer,
+                        max_tokens, vocabulary, instructions, decoder_start, pictures);
 }
 
 std::vector<int32_t> InstructionReader::ids(const std::string& text, const std::string& name) const {

@@ -30,6 +30,31 @@ class TrainingOrder final : public StepOrder {
   int64_t micro_batches_, total_steps_;
 };
 
+class DealtOrder final : public StepOrder {
+ public:
+  DealtOrder(const LoadingSettings& loading, int64_t rank, int64_t world, std::vector<int64_t> work, int64_t epoch_samples)
+      : sampler_(sampler_of_all_ranks(loading, world, static_cast<int64_t>(work.size()), epoch_samples)), work_(std::move(work)),
+        rank_(rank), world_(world), batch_(loading.steps.batch_size), micro_batches_(loading.steps.accumulate_grad_batches),
+        total_steps_(count_steps(loading, sampler_.steps_per_epoch())) {}
+  std::vector<Sampler::Slot> slots(int64_t step) const override {
+    const std::vector<Sampler::Slot> all = dealt_slots(sampler_.slots(step), work_, micro_batches_ * world_);
+    std::vector<Sampler::Slot> own;
+    for (int64_t m = 0; m < micro_batches_; ++m) {
+      const auto first = all.begin() + (m * world_ + rank_) * batch_;
+      own.insert(own.end(), first, first + batch_);
+    }
+    return own;
+  }
+  int64_t micro_batches() const override { return micro_batches_; }
+  int64_t steps_per_epoch() const override { return sampler_.steps_per_epoch(); }
+  int64_t total_steps() const override { return total_steps_; }
+
+ private:
+  Sampler sampler_;
+  std::vector<int64_t> work_;
+  int64_t rank_, world_, batch_, micro_batches_, total_steps_;
+};
+
 class ValidationOrder final : public StepOrder {
  public:
   ValidationOrder(int64_t rank, int64_t world, int64_t batch, int64_t samples, int64_t steps)
@@ -86,6 +111,40 @@ int64_t count_steps(const LoadingSettings& loading, int64_t steps_per_epoch) {
 std::unique_ptr<StepOrder> make_training_order(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples,
                                                int64_t epoch_samples) {
   return std::make_unique<TrainingOrder>(sampler_settings(loading, rank, world, samples, epoch_samples), loading);
+}
+
+Sampler::Settings sampler_of_all_ranks(const LoadingSettings& loading, int64_t world, int64_t samples, int64_t epoch_samples) {
+  Sampler::Settings all = sampler_settings(loading, 0, 1, samples, epoch_samples);
+  all.micro_batches *= world;
+  return all;
+}
+
+std::vector<Sampler::Slot> dealt_slots(const std::vector<Sampler::Slot>& slots, const std::vector<int64_t>& work, int64_t groups) {
+  const auto work_of = [&](const Sampler::Slot& slot) { return slot.sample < 0 ? 0 : work[static_cast<size_t>(slot.sample)]; };
+  std::vector<Sampler::Slot> largest_first = slots;
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [&](const Sampler::Slot& a, const Sampler::Slot& b) { return work_of(a) > work_of(b); });
+  struct Group {
+    std::vector<Sampler::Slot> slots;
+    int64_t work = 0;
+  };
+  std::vector<Group> all(static_cast<size_t>(groups));
+  const size_t each = slots.size() / all.size();
+  for (const Sampler::Slot& slot : largest_first) {  // to the group with the least work that has room
+    Group& group = *std::min_element(all.begin(), all.end(), [&](const Group& a, const Group& b) {
+      return std::pair(a.slots.size() == each, a.work) < std::pair(b.slots.size() == each, b.work);
+    });
+    group.slots.push_back(slot);
+    group.work += work_of(slot);
+  }
+  std::vector<Sampler::Slot> dealt;
+  for (const Group& group : all) dealt.insert(dealt.end(), group.slots.begin(), group.slots.end());
+  return dealt;
+}
+
+std::unique_ptr<StepOrder> make_dealt_order(const LoadingSettings& loading, int64_t rank, int64_t world,
+                                            std::vector<int64_t> work, int64_t epoch_samples) {
+  return std::make_unique<DealtOrder>(loading, rank, world, std::move(work), epoch_samples);
 }
 
 int64_t validation_steps(const LoadingSettings& loading, int64_t world, int64_t samples) {

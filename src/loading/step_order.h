@@ -27,6 +27,14 @@ Sampler::Settings sampler_settings(const LoadingSettings& loading, int64_t rank,
 int64_t count_steps(const LoadingSettings& loading, int64_t steps_per_epoch);
 std::unique_ptr<StepOrder> make_training_order(const LoadingSettings& loading, int64_t rank, int64_t world, int64_t samples,
                                                int64_t epoch_samples);
+/// Like make_training_order(), but the samples of a step are dealt to the micro-batches of all ranks so that each has about
+/// the same sum of `work`, which has a number for each sample.
+std::unique_ptr<StepOrder> make_dealt_order(const LoadingSettings& loading, int64_t rank, int64_t world,
+                                            std::vector<int64_t> work, int64_t epoch_samples);
+/// Returns the settings of a Sampler of all ranks: its micro-batch m * world + r is micro-batch m of rank r.
+Sampler::Settings sampler_of_all_ranks(const LoadingSettings& loading, int64_t world, int64_t samples, int64_t epoch_samples);
+/// Deals the slots of a step to `groups` groups of equally many slots: consecutive groups with about the same sum of `work`.
+std::vector<Sampler::Slot> dealt_slots(const std::vector<Sampler::Slot>& slots, const std::vector<int64_t>& work, int64_t groups);
 
 /// Steps of a validation with `samples` samples: of one micro-batch of train.batch_size on each rank, as far as
 /// train.limit_val_batches says. Throws UserError when it leaves none.

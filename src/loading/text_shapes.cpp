@@ -15,6 +15,8 @@ constexpr int64_t kLengthMultiple = 8;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+int64_t divided_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
 /// A step needs one token to see and one to predict.
 int64_t longest_text(const LoadingSettings& loading) { return std::max<int64_t>(loading.data.max_text_tokens, 2); }
 
@@ -39,6 +41,80 @@ int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch
     maximum = std::max(maximum, rows);
   }
   return maximum;
+}
+
+void TextNeed::include(const TextNeed& other) {
+  text = std::max(text, other.text), source = std::max(source, other.source);
+  pictures = {std::max(pictures.rows, other.pictures.rows), std::max(pictures.count, other.pictures.count),
+              std::max(pictures.largest, other.pictures.largest), std::max(pictures.windows, other.pictures.windows)};
+}
+
+PictureShape pictures_of(const std::vector<PictureSegment>& pictures, const PatchInputs& patches) {
+  PictureShape all;
+  for (const PictureSegment& picture : pictures) {
+    all.rows += picture.cells();
+    all.largest = std::max(all.largest, picture.cells());
+    ++all.count;
+    if (patches.window > 0) all.windows += divided_up(picture.height, patches.window) * divided_up(picture.width, patches.window);
+  }
+  return all;
+}
+
+PictureShape needed_pictures(std::span<const PictureShape> samples, int64_t batch_size) {
+  TextNeed maximum;
+  for (; !samples.empty(); samples = samples.subspan(static_cast<size_t>(batch_size))) {
+    PictureShape all;
+    for (const PictureShape& one : samples.first(static_cast<size_t>(batch_size)))
+      all = {all.rows + one.rows, all.count + one.count, std::max(all.largest, one.largest), all.windows + one.windows};
+    maximum.include({0, 0, all});
+  }
+  return maximum.pictures;
+}
+
+namespace {
+
+/// Returns the pictures and windows that rows without pictures may be divided into.
+PictureShape padding_of(const PictureShape& shape, const PatchInputs& patches) {
+  PictureShape padding;
+  if (!patches) return padding;
+  padding.count = divided_up(shape.rows, shape.largest);
+  if (patches.window > 0) padding.windows = divided_up(shape.rows, patches.window * patches.window);
+  return padding;
+}
+
+}  // namespace
+
+PictureShape padded_pictures(PictureShape need, const PatchInputs& patches, int64_t multiple) {
+  if (patches.picture_side > 0) multiple = patches.picture_side * patches.picture_side;
+  need.rows = round_up(std::max<int64_t>(need.rows, 1), multiple);
+  need.largest = std::max(need.largest, multiple);
+  const PictureShape padding = padding_of(need, patches);
+  need.count += padding.count, need.windows += padding.windows;
+  return need;
+}
+
+TextShape largest_shape(const LoadingSettings& loading, const PatchInputs& patches, int64_t max_cells) {
+  const int64_t count = std::max<int64_t>(loading.data.max_pictures, 1), batch = loading.steps.batch_size;
+  TextShape shape{longest_text(loading) + count * max_cells};
+  if (packs_text(loading)) shape.packed_rows = batch * shape.tokens;
+  const int64_t windows = patches.window > 0 ? max_cells : 0;  // at most
+  shape.pictures = padded_pictures({batch * count * max_cells, batch * count, max_cells, batch * count * windows}, patches, 1);
+  return shape;
+}
+
+TextNeed size_of(const TextShape& shape, const PatchInputs& patches) {
+  const PictureShape padding = padding_of(shape.pictures, patches);
+  PictureShape pictures = shape.pictures;
+  pictures.count -= padding.count, pictures.windows -= padding.windows;
+  return shape.packed() ? TextNeed{shape.packed_rows, shape.packed_source_rows, pictures}
+                        : TextNeed{shape.tokens, shape.source_tokens, pictures};
+}
+
+bool holds(const TextShape& shape, const TextNeed& need, const PatchInputs& patches) {
+  const TextNeed size = size_of(shape, patches);
+  return need.text <= size.text && (shape.source_tokens == 0 || need.source <= size.source) &&
+         need.pictures.rows <= size.pictures.rows && need.pictures.count <= size.pictures.count &&
+         need.pictures.largest <= size.pictures.largest && need.pictures.windows <= size.pictures.windows;
 }
 
 // best[j]: minimum sum for the first j + 1 sizes if size j is chosen. Each round allows one more chosen size.
@@ -119,18 +195,22 @@ std::vector<TextShape> possible_text_shapes(const LoadingSettings& loading, bool
   return pairs;
 }
 
-TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size) {
+TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size,
+                         const PatchInputs& patches) {
   std::vector<int64_t> lengths, sources, instructions;
+  std::vector<PictureShape> pictures;
   for (const BatchSample& sample : samples) {
     lengths.push_back(sample.text.size());
     sources.push_back(sample.text.source_size());
     instructions.push_back(static_cast<int64_t>(sample.text.instruction.size()));
+    pictures.push_back(pictures_of(sample.text.pictures, patches));
   }
   const bool packed = shapes.back().packed();
-  TextNeed need{needed_size(packed, lengths, batch_size), needed_size(packed, sources, batch_size)};
+  TextNeed need{needed_size(packed, lengths, batch_size), needed_size(packed, sources, batch_size),
+                needed_pictures(pictures, batch_size)};
   int64_t& with_instruction = shapes.back().source_tokens > 0 ? need.source : need.text;
   with_instruction = std::max(with_instruction, needed_size(packed, instructions, batch_size));
-  return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) { return holds(shape, need); });
+  return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) { return holds(shape, need, patches); });
 }
 
 std::vector<size_t> balanced_order(std::span<const int64_t> lengths, int64_t groups) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -25,21 +26,36 @@ inline int64_t rows_of_text(int64_t tokens) { return std::max<int64_t>(tokens, 1
 /// packed, the maximum number of text rows of a micro-batch, else the longest text.
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size);
 
-/// The size that micro-batches need for text and source; see needed_size().
+/// The size that micro-batches need for text, source and pictures; see needed_size(). Pictures of padding do not count.
 struct TextNeed {
   int64_t text = 0, source = 0;
-  auto operator<=>(const TextNeed&) const = default;
-  int64_t all() const { return text + source; }
+  PictureShape pictures = {};
+  bool operator<(const TextNeed& other) const { return key() < other.key(); }
+  int64_t all() const { return text + source + pictures.rows; }
+  /// Raises each size to that of `other`.
+  void include(const TextNeed& other);
+
+ private:
+  std::array<int64_t, 6> key() const {
+    return {text, source, pictures.rows, pictures.count, pictures.largest, pictures.windows};
+  }
 };
-/// Returns the sizes of a shape that depend on the lengths of texts.
-inline TextNeed size_of(const TextShape& shape) {
-  return shape.packed() ? TextNeed{shape.packed_rows, shape.packed_source_rows}
-                        : TextNeed{shape.tokens, shape.source_tokens};
-}
-inline bool holds(const TextShape& shape, const TextNeed& need) {
-  const TextNeed size = size_of(shape);
-  return need.text <= size.text && (shape.source_tokens == 0 || need.source <= size.source);
-}
+
+/// Returns the shape of pictures without padding.
+PictureShape pictures_of(const std::vector<PictureSegment>& pictures, const PatchInputs& patches);
+/// Returns what consecutive micro-batches of `batch_size` samples need, given the pictures of each sample.
+PictureShape needed_pictures(std::span<const PictureShape> samples, int64_t batch_size);
+/// Returns the shape that holds all micro-batches whose pictures need at most `need`: with the pictures and windows of
+/// padding that fill its rows, at least one. `multiple`: of its rows.
+PictureShape padded_pictures(PictureShape need, const PatchInputs& patches, int64_t multiple);
+
+/// Returns the shape of a step whose samples have texts of data.max_text_tokens and data.max_pictures pictures (0: one) of
+/// the largest size.
+TextShape largest_shape(const LoadingSettings& loading, const PatchInputs& patches, int64_t max_cells);
+
+/// Returns the sizes of a shape that depend on the lengths of texts, and the pictures that it has room for.
+TextNeed size_of(const TextShape& shape, const PatchInputs& patches = {});
+bool holds(const TextShape& shape, const TextNeed& need, const PatchInputs& patches = {});
 
 /// Chooses at most `maximum` of the sizes in `counts` ({size: number of needs}), in ascending order and including the
 /// largest. If each need is rounded up to the next chosen size, the sum is minimal.
@@ -47,7 +63,8 @@ std::vector<int64_t> min_padded_sizes(const std::map<int64_t, int64_t>& counts, 
 
 /// Returns the first of `shapes` (ascending) that can hold micro-batches of `batch_size` samples with these texts. The
 /// last shape holds all possible texts.
-TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size);
+TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size,
+                         const PatchInputs& patches = {});
 
 /// Returns an order of samples with texts of `lengths` tokens that divides them into `groups` consecutive groups with
 /// equally many samples and about equally many tokens. Samples are distributed to the groups from the longest on,

@@ -48,6 +48,7 @@ class TextSurvey {
     int64_t max_bytes = int64_t{2} << 30;   ///< host memory for ids; if they need more, only lengths are kept
     bool skip_bad = false;                   ///< samples that cannot be read or tokenized are left out
     int32_t decoder_start = -1;              ///< see ModelInputs
+    const PictureReader* pictures = nullptr;  ///< if the model reads pictures in texts
   };
   /// Throws the error of the first sample whose text cannot be read or tokenized, unless skip_bad is set. The result is
   /// identical on every rank.
@@ -61,6 +62,10 @@ class TextSurvey {
   const std::vector<int64_t>& lengths() const { return lengths_; }
   /// Tokens of each source; zeros if there are no sources.
   const std::vector<int64_t>& source_lengths() const { return source_lengths_; }
+  /// The pictures of each text, without padding; the maximum over several answers. Empty if the model reads none in texts.
+  const std::vector<PictureShape>& pictures() const { return pictures_; }
+  /// Returns the rows that each sample has in all streams.
+  std::vector<int64_t> work() const;
   bool has_texts() const { return !texts_.empty(); }
   const TokenizedAnswers& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
 
@@ -74,6 +79,7 @@ class TextSurvey {
  private:
   int64_t surveyed_ = 0, cut_ = 0, bad_ = 0;
   std::vector<int64_t> samples_, lengths_, source_lengths_;
+  std::vector<PictureShape> pictures_;
   std::vector<TokenizedAnswers> texts_;         // empty: they would need too much memory
   std::vector<std::string> left_out_names_, bad_texts_;
 };
@@ -81,10 +87,14 @@ class TextSurvey {
 /// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first `requested` (0:
 /// all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from, when none
 /// has.
-SampleSet survey_samples(const LoadingSettings& loading, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
-                         const ModelInputs& inputs, int64_t threads, int64_t requested, const char* key = "data.path");
+SampleSet survey_samples(const LoadingSettings& loading, const SampleSet& samples, const Tokenizer& tokenizer,
+                         const ModelInputs& inputs, int64_t threads, const char* key = "data.path");
 /// Describes the survey: the numbers of texts, of texts cut and of texts left out, and the names of the first of these.
 std::string survey_text(const LoadingSettings& loading, const TextSurvey& survey);
+
+/// Returns true if the samples of a step are dealt to the micro-batches of all ranks by their rows. This needs surveyed
+/// pictures, packed texts, and a loss that does not depend on which samples share a micro-batch.
+bool deals_to_ranks(const LoadingSettings& loading, const SampleSet& samples);
 
 /// At most 16 text shapes, ascending, that hold every micro-batch of the run on `world` ranks with the least rows of
 /// padding; T is the longest text, rounded up. All steps are looked at, up to some ten million samples; behind that the

@@ -2,6 +2,7 @@
 #include "plan/memory_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iomanip>
 #include <limits>
 #include <map>
@@ -10,8 +11,11 @@
 #include "base/memory_text.h"
 #include "checkpoint/saving.h"
 #include "engine/settings.h"
+#include "engine/run_data.h"
 #include "engine/step_program.h"
+#include "loading/picture_reader.h"
 #include "plan/generation_plan.h"
+#include "plan/planned_texts.h"
 
 namespace blipft {
 
@@ -238,6 +242,27 @@ int64_t largest_batch(const Config& config, Model& model, const GroupSizes& rank
     (fits(middle) ? low : high) = middle;
   }
   return low;
+}
+
+std::string max_pixels_text(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes) {
+  const auto reader = open_picture_reader(config, model.inputs());
+  if (!reader || reader->patches.picture_side > 0) return "";
+  const auto fits = [&](int64_t pixels) {
+    Config other = config;
+    other.data.max_pixels = pixels;
+    const PlannedTexts texts(other, model.inputs(), ranks.all());
+    return min_planned_bytes({.config = other, .model = model, .ranks = ranks, .text_shapes = texts.shapes(other, ranks.all()),
+                              .policy = nullptr, .evaluation = texts.evaluation(), .gpu = true}) <= device_bytes;
+  };
+  const PatchSettings& patches = reader->processor.patches;
+  const int64_t row = patches.patch * patches.merge * patches.patch * patches.merge;
+  int64_t minimum = std::max(patches.min_pixels, row), maximum = patches.max_pixels;
+  if (!fits(minimum)) return "no data.max_pixels fits";
+  while (maximum - minimum > std::max(row, minimum / 16)) {
+    const auto middle = static_cast<int64_t>(std::sqrt(static_cast<double>(minimum) * static_cast<double>(maximum)));
+    (fits(middle) ? minimum : maximum) = middle;
+  }
+  return concat("the run fits with data.max_pixels=", minimum / row * row, " (now ", patches.max_pixels, ")");
 }
 
 std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "step" : "always"; }

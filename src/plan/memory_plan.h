@@ -69,6 +69,10 @@ int64_t largest_batch(const Config& config, Model& model, const GroupSizes& rank
                       int64_t device_bytes, const TextShapesOf& text_shapes, int64_t maximum,
                       const EvaluationWork* evaluation = nullptr);
 
+/// Returns advice on data.max_pixels for a run that does not fit `device_bytes`: "the run fits with data.max_pixels=N", found by
+/// bisection to within 1/16. Each probe surveys the data. "" if the model reads no pictures of any size.
+std::string max_pixels_text(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes);
+
 /// Returns the device bytes outside the arena: the CUDA context, library handles, NCCL's buffers and the CUDA graphs of
 /// steps with `planned_takes` tensors in all (Arena::planned_takes). The sizes were measured on H200 (docs/results.md);
 /// those of the communicators of several groups are estimated from them.

@@ -7,8 +7,10 @@
 
 #include "base/process_info.h"
 #include "blipft/error.h"
+#include "loading/picture_reader.h"
 #include "loading/step_order.h"
 #include "loading/text_sample.h"
+#include "loading/text_shapes.h"
 #include "loading/text_survey.h"
 
 namespace blipft {
@@ -50,6 +52,8 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, cons
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world)
     : has_source_(inputs.has_source()) {
   check_text_length(config, inputs);
+  if (const auto reader = open_picture_reader(config, inputs))
+    assumed_ = [reader](const LoadingSettings& loading) { return largest_shape(loading, reader->patches, reader->max_cells()); };
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
   else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");
@@ -80,12 +84,16 @@ int64_t PlannedTexts::samples_of_epoch() const {
   return data_->training.epoch_samples > 0 ? data_->training.epoch_samples : data_->training.dataset->size();
 }
 
+std::vector<TextShape> PlannedTexts::possible_shapes(const Config& config) const {
+  return assumed_ ? std::vector{assumed_(config)} : possible_text_shapes(config, has_source_);
+}
+
 std::vector<TextShape> PlannedTexts::shapes(const Config& config, int64_t world) const {
-  if (!data_) return possible_text_shapes(config, has_source_);
+  if (!data_) return possible_shapes(config);
   try {
     return text_shapes_of(config, world, *data_);
   } catch (const UserError&) {
-    return {possible_text_shapes(config, has_source_).back()};
+    return {possible_shapes(config).back()};
   }
 }
 
@@ -97,7 +105,7 @@ TextShape PlannedTexts::mean(const Config& config, int64_t world) const {
     }
   }
   const LoadingSettings loading = config;
-  return mean_text_shape(loading, captions_, possible_text_shapes(loading, has_source_));
+  return mean_text_shape(loading, captions_, possible_shapes(config));
 }
 
 }  // namespace blipft

@@ -3,6 +3,7 @@
 // step time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,9 @@ class PlannedTexts {
  private:
   void look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
                         const Tokenizer& tokenizer);
+  std::vector<TextShape> possible_shapes(const Config& config) const;
+  /// The shape of steps whose pictures are not known; null: the model reads none in texts.
+  std::function<TextShape(const LoadingSettings&)> assumed_;
   std::unique_ptr<RunData> opened_;
   std::vector<int64_t> captions_;          // token counts of a sample of the captions
   const RunData* data_ = nullptr;          // null: not surveyed

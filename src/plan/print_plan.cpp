@@ -80,8 +80,10 @@ bool print_plan(const Config& requested, int64_t ranks, int64_t node_ranks, doub
   if (total <= gpu)
     std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", memory_text(total).c_str(),
                 memory_text(gpu).c_str(), static_cast<long long>(world.all()), strategy_text(plan).c_str());
-  else
+  else {
     std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
+    if (const std::string text = max_pixels_text(config, model, world, gpu); !text.empty()) std::printf("%s\n", text.c_str());
+  }
   const StepTime time =
       estimate_step_time(config, model, world, plan.sharded.hold, texts.mean(config, world.all()), planned.rates);
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());

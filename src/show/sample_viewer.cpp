@@ -29,7 +29,8 @@ SampleViewer::SampleViewer(const Config& config)
 ShownSample SampleViewer::read(int64_t index) const {
   ShownSample shown{data_.training.dataset->read(index), {}, {}};
   const auto tokenized = [&](int64_t limit, const InstructionReader& instructions) {
-    return tokenize_answers(shown.sample, *data_.tokenizer, limit, inputs_.text.vocabulary, instructions, inputs_.decoder_start)
+    return tokenize_answers(shown.sample, *data_.tokenizer, limit, inputs_.text.vocabulary, instructions, inputs_.decoder_start,
+                            data_.training.pictures.get())
         .drawn(static_cast<uint64_t>(config_.steps.seed), 0);
   };
   shown.text = tokenized(config_.data.max_text_tokens, data_.instructions);
@@ -52,7 +53,7 @@ std::vector<int64_t> SampleViewer::choose(int64_t count, bool random) const {
 Image SampleViewer::picture(const Dataset::Sample& sample) const {
   BLIPFT_USER_CHECK(sample.picture, sample.name, ": found no picture, the model reads one with each text");
   return decode_image(sample.picture->data(), sample.picture->size(), sample.name,
-                      {config_.data.exif_orientation, config_.data.transparency == Transparency::white});
+                      decode_settings(config_));
 }
 
 }  // namespace blipft

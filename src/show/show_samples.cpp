@@ -10,6 +10,8 @@
 #include "blipft/error.h"
 #include "liveness/launcher.h"
 #include "loading/in_threads.h"
+#include "loading/picture_reader.h"
+#include "loading/text_shapes.h"
 #include "show/sample_viewer.h"
 
 namespace blipft {
@@ -64,15 +66,19 @@ class TextBlock {
   Part part_ = Part::plain;
 };
 
-/// The text of the ids that are kept, and at its place the text that is cut: `whole` has all ids.
+/// The text of the ids that are kept, and at its place the text that is cut: `whole` has all ids. Consecutive ids
+/// `picture_id` are shown as one with their number.
 std::string text_block(const std::vector<int32_t>& kept, const std::vector<uint8_t>& trained, const std::vector<int32_t>& whole,
-                       const Tokenizer& tokenizer, bool color) {
+                       const Tokenizer& tokenizer, bool color, int32_t picture_id) {
   using Part = TextBlock::Part;
   TextBlock block(color);
   const std::unique_ptr<TextStream> stream = tokenizer.text_stream({.skip_special_tokens = false});
   std::string text;
   Part part = Part::plain;
+  int64_t picture_rows = 0;
   const auto put = [&](int32_t id, Part next) {
+    if (id == picture_id && picture_rows++ > 0) return;
+    if (id != picture_id && picture_rows > 0) text += concat(" x ", std::exchange(picture_rows, 0));
     if (next != part) block.part(part), block.add(std::exchange(text, "")), part = next;
     text += stream->push(id);
   };
@@ -95,10 +101,13 @@ std::string text_block(const std::vector<int32_t>& kept, const std::vector<uint8
 }
 
 /// Ids in lines; a star is behind those that are trained.
-std::string id_lines(const std::vector<int32_t>& ids, const std::vector<uint8_t>& trained) {
+std::string id_lines(const std::vector<int32_t>& ids, const std::vector<uint8_t>& trained, int32_t picture_id) {
   std::string text, line = "    ids";
   for (size_t i = 0; i < ids.size(); ++i) {
-    const std::string id = concat(" ", ids[i], i > 0 && !trained.empty() && trained[i] ? "*" : "");
+    std::string id = concat(" ", ids[i], i > 0 && !trained.empty() && trained[i] ? "*" : "");
+    size_t end = i;
+    while (ids[i] == picture_id && end < ids.size() && ids[end] == picture_id) ++end;
+    if (end > i + 1) id += concat(" x ", end - i), i = end - 1;
     if (line.size() + id.size() > 110) text += line + "\n", line = "       ";
     line += id;
   }
@@ -139,12 +148,30 @@ std::string share_text(int64_t count, int64_t all) {
 
 /// Lengths of one sample, or why it cannot be read.
 struct Lengths {
-  int64_t text = 0, trained = 0, source = 0, instruction = 0;
+  int64_t text = 0, trained = 0, source = 0, instruction = 0, picture_rows = 0;
   bool cut = false;
   std::string name, bad;                    // bad: why the sample cannot be read
 };
 
-std::string picture_text(const SampleViewer& viewer, const Dataset::Sample& sample) {
+/// Describes the pictures in a text.
+std::string pictures_text(const SampleViewer& viewer, const ShownSample& shown) {
+  const PictureReader& reader = *viewer.data().training.pictures;
+  const int64_t cell = reader.patches.side * reader.patches.merge;
+  std::string text;
+  for (size_t i = 0; i < shown.whole.pictures.size(); ++i) {
+    const PictureFile& file = shown.sample.pictures[i];
+    const PictureSegment& read = shown.whole.pictures[i];
+    const PictureSize size = picture_size(open_picture(file), file.name, reader.decode);
+    text += concat("  picture  ", printable(file.file, true), ": ", size.width, " x ", size.height, " pixels; read as ",
+                   read.width * cell, " x ", read.height * cell, ", ", counted(read.cells(), "row"),
+                   i < shown.text.pictures.size() ? "\n" : " (cut: data.max_text_tokens)\n");
+  }
+  return text;
+}
+
+std::string picture_text(const SampleViewer& viewer, const ShownSample& shown) {
+  if (viewer.inputs().text.pictures) return pictures_text(viewer, shown);
+  const Dataset::Sample& sample = shown.sample;
   const int64_t side = viewer.inputs().picture_size;
   if (side == 0) return sample.picture ? "  picture  not read by this model\n" : "";
   const Image picture = viewer.picture(sample);
@@ -166,13 +193,13 @@ std::string sample_text(const SampleViewer& viewer, int64_t index, bool color) {
   std::string out = concat("sample ", index + 1, " of ", viewer.size(), ": ");
   try {
     const ShownSample shown = viewer.read(index);
-    out += printable(shown.sample.name, true) + "\n" + picture_text(viewer, shown.sample) + answers_text(shown.sample);
+    out += printable(shown.sample.name, true) + "\n" + picture_text(viewer, shown) + answers_text(shown.sample);
     const RunData& data = viewer.data();
     const bool has_source = viewer.inputs().has_source();
     const auto text_of = [&](const std::vector<int32_t>& kept, const std::vector<uint8_t>& trained, const std::vector<int32_t>& whole,
                              const Tokenizer& tokenizer) {
       try {
-        return text_block(kept, trained, whole, tokenizer, color);
+        return text_block(kept, trained, whole, tokenizer, color, viewer.inputs().text.picture_id);
       } catch (const UserError& error) {     // a run needs no decoder
         return concat("    no text: ", error.what(), "\n");
       }
@@ -183,7 +210,7 @@ std::string sample_text(const SampleViewer& viewer, int64_t index, bool color) {
       out += concat("  ", name, "  ", length_text(kept.size(), whole.size()),
                     trained ? concat(", ", count_trained(*trained), " trained") : "", "\n",
                     text_of(kept, trained ? trained->is_label : none, whole, tokenizer),
-                    id_lines(kept, trained ? trained->is_label : none));
+                    id_lines(kept, trained ? trained->is_label : none, viewer.inputs().text.picture_id));
     };
     if (!shown.text.instruction.empty())
       part("instruction", shown.text.instruction, shown.whole.instruction, nullptr, *data.instructions.tokenizer);
@@ -209,7 +236,8 @@ void print_lengths(const SampleViewer& viewer) {
     try {
       const ShownSample shown = viewer.read(i * size / count);
       one = {shown.whole.size(), count_trained(shown.text), shown.whole.source_size(),
-             static_cast<int64_t>(shown.whole.instruction.size()), shown.text.cut, shown.sample.name, {}};
+             static_cast<int64_t>(shown.whole.instruction.size()), pictures_of(shown.whole.pictures, {}).rows, shown.text.cut,
+             shown.sample.name, {}};
     } catch (const UserError& error) {
       one.bad = error.what();
     }
@@ -228,6 +256,7 @@ void print_lengths(const SampleViewer& viewer) {
     if (data.instructions.tokenizer) row("instruction", &Lengths::instruction);
     if (has_source) row("source", &Lengths::source);
     row(has_source ? "target" : "text", &Lengths::text);
+    if (viewer.inputs().text.pictures) row("pictures", &Lengths::picture_rows);
     row("trained", &Lengths::trained);
   }
   const auto line = [&](const char* name, const auto& counts, const char* what) {

@@ -31,7 +31,7 @@ std::string described(const Dataset& dataset, int64_t index) {
   CHECK_FALSE(sample.segments[0].is_label);
   CHECK(sample.segments[1].is_label);
   std::string text = sample.segments[0].text + "|";
-  for (const auto& [answer, weight] : sample.answers) text += answer + "*" + std::to_string(std::lround(weight)) + " ";
+  for (const Dataset::Answer& answer : sample.answers) text += answer.text + "*" + std::to_string(std::lround(answer.weight)) + " ";
   return text;
 }
 
@@ -235,7 +235,7 @@ TEST_SUITE("picture prompts") {
       const auto tokenizer = std::make_shared<ByteTokenizer>();
       const ModelInputs inputs = pictures ? small_pictures() : ModelInputs{.text = {.vocabulary = 256, .max_tokens = 100}};
       SampleSet set{dataset, 0, nullptr};
-      if (!pictures) set = survey_samples(own, dataset, *tokenizer, {.text = {.vocabulary = 256}}, 2, 0);
+      if (!pictures) set = survey_samples(own, {dataset}, *tokenizer, {.text = {.vocabulary = 256}}, 2);
       std::vector<std::unique_ptr<DataLoader>> loaders;
       for (int64_t rank = 0; rank < world; ++rank)
         loaders.push_back(make_data_loader(own, rank, world, inputs, {TextShape{20}}, tokenizer, set, device));

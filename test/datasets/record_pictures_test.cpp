@@ -136,4 +136,38 @@ TEST_SUITE("record pictures") {
     settings.pictures = directory / "";
     CHECK(path("out.jpg") == directory / "out.jpg");
   }
+
+  TEST_CASE("samples and prompts of a model that reads pictures in texts name the files of their pictures") {
+    const TemporaryDirectory folder;
+    for (const char* name : {"a.jpg", "b.jpg"}) folder.write(name, name);
+    TextSettings settings = settings_with(parts_template);
+    settings.pictures_in_texts = true;
+    const auto described = [](const std::string& text, const std::vector<PictureFile>& pictures) {
+      std::string all = text;
+      for (const PictureFile& picture : pictures) all += " " + std::filesystem::path(picture.file).filename().string();
+      return all;
+    };
+    const auto first = [&](const std::string& name, const std::string& content) {
+      const auto dataset = open_dataset(folder.write(name, content), DatasetFormat::automatic, settings);
+      const Dataset::Sample sample = dataset->read(0);
+      const Dataset::Prompt prompt = dataset->read_prompt(0);
+      CHECK(sample.whole);
+      CHECK_FALSE(sample.picture);
+      return described(marked(sample), sample.pictures) + " | " + described(prompt.text, prompt.pictures);
+    };
+    CHECK(first("c.jsonl", R"({"images": ["b.jpg", "a.jpg"], "conversations": [{"from": "human", "value": "<image>U<image>"}, )"
+                           R"({"from": "gpt", "value": "A"}]})") ==
+          "-<|user|><|picture|>U<|picture|><|end|><|assistant|>+A<|end|> b.jpg a.jpg | "
+          "<|user|><|picture|>U<|picture|><|end|><|assistant|> b.jpg a.jpg");
+    CHECK(first("captions.csv", "file_name,text\na.jpg,a dog\n") ==
+          "-<|user|><|picture|><|end|><|assistant|>+a dog<|end|> a.jpg | <|user|><|picture|><|end|><|assistant|> a.jpg");
+    CHECK(first("vqa.csv", "file_name,prompt,answer\nb.jpg,what?,red\n") ==
+          "-<|user|><|picture|>what?<|end|><|assistant|>+red<|end|> b.jpg | <|user|><|picture|>what?<|end|><|assistant|> b.jpg");
+    // Pictures beside texts that are no conversation are refused by record.
+    const std::string message = message_of([&] { first("d.jsonl", R"({"image": "a.jpg", "prompt": "P", "completion": "C"})"); });
+    CHECK(message.find("d.jsonl:1: found 1 picture under \"image\" and 0 placeholders") != std::string::npos);
+    settings.chat_template = std::make_shared<const ChatTemplate>("{% for m in messages %}{{ m.content }}{% endfor %}", "t.jinja");
+    CHECK(message_of([&] { first("e.csv", "file_name,text\na.jpg,a dog\n"); }).find("has a picture, but the chat template reads texts alone") !=
+          std::string::npos);
+  }
 }

@@ -70,7 +70,7 @@ Config text_config() {
 const ModelInputs kText{.text = {.vocabulary = 128, .max_tokens = 100}};
 
 SampleSet survey(const Config& config, const std::shared_ptr<const Dataset>& dataset, int64_t threads = 2) {
-  return survey_samples(config, dataset, kTokenizer, {.text = {.vocabulary = 128}}, threads, config.data.num_train_samples);
+  return survey_samples(config, {dataset, config.data.num_train_samples}, kTokenizer, {.text = {.vocabulary = 128}}, threads);
 }
 
 int64_t padded_sum(const std::map<int64_t, int64_t>& counts, const std::vector<int64_t>& sizes) {

@@ -225,7 +225,7 @@ TEST_SUITE("validation") {
     const auto device = make_cpu_device(1);
     Config config = validation_config();
     const auto survey = [&](int64_t size) {
-      return survey_samples(config, std::make_shared<Words>(size), ByteTokenizer(), {.text = {.vocabulary = 128}}, 1, 0);
+      return survey_samples(config, {std::make_shared<Words>(size)}, ByteTokenizer(), {.text = {.vocabulary = 128}}, 1);
     };
     const SampleSet training = survey(36), validation = survey(26);
     for (const int64_t world : {1, 3}) {

@@ -54,10 +54,11 @@ void warn_of_settings(const TrainingResources& r, TrainingObserver& observer) {
     observer.warning(concat(location_of(config, "train.warmup_steps"), ": train.warmup_steps is ", warmup, ", and the run has ",
                             counted(steps, "step"), ": the learning rate never reaches train.lr; lower it, or give ",
                             "train.warmup_ratio in its place"));
-  if (!r.model().inputs().has_picture() && r.data.training.dataset->has_pictures())
+  const ModelInputs inputs = r.model().inputs();
+  if (!inputs.has_picture() && !inputs.text.pictures && r.data.training.dataset->has_pictures())
     observer.warning(concat("the model has no vision input: it trains on the captions of ", config.data.path,
                             " and ignores the pictures"));
-  if (const std::string warning = end_token_warning(config, r.model().inputs(), r.data); !warning.empty()) observer.warning(warning);
+  if (const std::string warning = end_token_warning(config, inputs, r.data); !warning.empty()) observer.warning(warning);
   if (!r.data.surveyed()) return;
   const TextSurvey& texts = *r.data.training.texts;
   if (texts.surveyed() > 0 && texts.cut() == texts.surveyed())

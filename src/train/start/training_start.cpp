@@ -328,7 +328,12 @@ void TrainingStart::Parts::commit_memory() {
                            .activity = &faults_.activity()},
                           std::max(0, r_.data.tokenizer->pad_id()));
   check_host_memory(config_, world_, r_.arena->host_bytes());
-  r_.arena->commit();
+  try {
+    r_.arena->commit();
+  } catch (const UserError& error) {
+    const std::string text = max_pixels_text(config_, *r_.plan.model, r_.plan.groups, facts_.free_bytes);
+    throw UserError(text.empty() ? std::string(error.what()) : concat(error.what(), " Also, ", text, "."));
+  }
 }
 
 void TrainingStart::Parts::expose_memory_to_peers() {
