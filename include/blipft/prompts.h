@@ -12,6 +12,7 @@
 
 namespace blipft {
 
+struct PictureReader;                      // src/loading/picture_reader.h
 struct Conversation;                       // src/text/chat_template.h
 
 struct PromptSettings {
@@ -21,6 +22,7 @@ struct PromptSettings {
   bool ends = false;                        ///< also append the special tokens that the tokenizer puts after a text:
                                             ///< for an encoder, which reads a complete text
   InstructionReader instructions = {};      ///< if the model reads instructions, the prompts are these
+  const PictureReader* pictures = nullptr;  ///< if the model reads pictures in texts
 };
 
 struct PromptedSample {
@@ -31,6 +33,8 @@ struct PromptedSample {
   int64_t picture = -1;                     ///< index of the sample whose picture belongs to the prompt; -1: none
   bool cut = false;                         ///< true if the prompt was longer than max_tokens
   std::vector<int32_t> instruction = {};    ///< ids of the prompt by settings.instructions
+  std::vector<PictureFile> picture_files = {};  ///< pictures in the text
+  std::vector<PictureSegment> pictures = {};    ///< their rows among the ids, without patches
 };
 
 /// Returns the prompt of one sample: all text before the last turn's answer. Throws UserError with the sample's name.
@@ -50,5 +54,8 @@ std::vector<int32_t> prompt_of_text(const std::string& text, const Tokenizer& to
 /// a record with the same messages. Throws UserError if `texts` has no chat template or it refuses the messages.
 std::vector<int32_t> prompt_of_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
                                             const TextSettings& texts, const PromptSettings& settings, const std::string& location);
+/// Returns the prompt of a conversation with the pictures that its messages have as parts.
+PromptedSample prompt_with_pictures(const Conversation& conversation, std::vector<PictureFile> pictures, const Tokenizer& tokenizer,
+                                    const TextSettings& texts, const PromptSettings& settings, const std::string& location);
 
 }  // namespace blipft

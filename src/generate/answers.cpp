@@ -125,10 +125,11 @@ class AnswerRun {
         const TokenizedText& text = set_->texts()[static_cast<size_t>(next)];
         if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.max_tokens())) break;
         if (!text.has_target()) continue;
-        std::optional<std::vector<uint8_t>> picture = set_->prompt_set().pixels_of_sample(next);
+        TokenizedText scored = text;
+        std::optional<std::vector<uint8_t>> picture = set_->prompt_set().pixels_of_sample(next, scored);
         if (!picture) continue;            // already counted when its prompt was answered
         ids += text.max_tokens();
-        group.push_back({text, next});
+        group.push_back({std::move(scored), next});
         pixels.push_back(std::move(*picture));
         numbers.push_back(next);
       }
@@ -181,7 +182,7 @@ class AnswerRun {
       if (!all.back().references.empty()) evaluation.add(all.back());
     }
     std::printf("texts      %s\n", files_->write("generated.jsonl", lines).c_str());
-    const bool pictures = generation_.inputs().has_picture();
+    const bool pictures = set_->prompt_set().about_pictures();
     if (pictures) {
       std::printf("captions   %s\n", files_->write("captions.csv", captions_csv(all, set_->prompt_set().path())).c_str());
       write_results(all);

@@ -10,7 +10,9 @@
 #include "checkpoint/training_state.h"
 #include "config/config_facts.h"
 #include "engine/placement.h"
+#include "engine/run_data.h"
 #include "engine/settings.h"
+#include "loading/picture_reader.h"
 #include "plan/generation_plan.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
@@ -37,6 +39,7 @@ Generation::Generation(const GenerationSource& requested, const World& world) : 
   world_.run_agreeing_on_errors([&] {
     model_ = std::make_unique<GenerationModel>(requested);
     if (inputs().has_picture()) pixel_statistics_ = ImageProcessor::from_directory(config().model.path).statistics;
+    if (const auto pictures = open_picture_reader(config(), inputs())) pixel_statistics_ = pictures->statistics();
     check_device(config(), world_);
   });
   const WeightSource& source = model_->source;

@@ -71,7 +71,8 @@ void Generator::admit(const GeneratorCalls& calls) {
       requests.push_back(std::move(next));
       waiting_.pop_front();
       read.push_back({.ids = requests.back().ids, .key = requests.back().number, .limit = limit,
-                      .slot = static_cast<int64_t>(i) * settings.beams, .instruction = requests.back().instruction});
+                      .slot = static_cast<int64_t>(i) * settings.beams, .instruction = requests.back().instruction,
+                      .pictures = requests.back().pictures});
     }
     if (!(calls.any ? calls.any(!read.empty()) : !read.empty())) return;
     for (size_t i = 0; i < read.size(); ++i) read[i].pixels = requests[i].pixels.data();

@@ -20,8 +20,9 @@ struct TextRequest {
   int64_t number = 0;                      ///< keys the random draws, so that they do not depend on the order of texts
   std::vector<int32_t> ids;                ///< ids of the prompt, at least one
   int64_t new_tokens = 1;                  ///< maximum number of new tokens; the text has positions for them
-  std::vector<uint8_t> pixels;             ///< u8 [P, P, 3]; empty if the model reads no picture
+  std::vector<uint8_t> pixels;             ///< u8 [P, P, 3], or the patches of `pictures`; empty if the model reads no picture
   std::vector<int32_t> instruction = {};   ///< empty if the model reads no instruction
+  std::vector<PictureSegment> pictures = {};  ///< in the text, if the model reads any there; their patches are `pixels`
 };
 
 /// The reason why a text ended.

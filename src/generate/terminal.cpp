@@ -12,10 +12,13 @@
 #include "blipft/prompts.h"
 #include "datasets/record_text.h"
 #include "engine/decode/prompt_set.h"
+#include "engine/run_data.h"
 #include "generate/answers/answer_text.h"
 #include "generate/generation.h"
 #include "io/file.h"
 #include "liveness/launcher.h"
+#include "loading/picture_reader.h"
+#include "loading/text_shapes.h"
 #include "text/chat_template.h"
 #include "text/unicode.h"
 
@@ -23,11 +26,17 @@ namespace blipft {
 
 namespace {
 
+// A conversation, and the pictures that its messages have as parts.
+struct Dialogue {
+  Conversation conversation;
+  std::vector<PictureFile> pictures;
+};
+
 // A model that answers one text after the other.
 class Terminal {
  public:
   Terminal(const GenerationSource& source, const World& world)
-      : config_(source.config), generation_(source, world), inputs_(generation_.inputs()),
+      : config_(source.config), generation_(source, world), inputs_(generation_.inputs()), reader_(open_picture_reader(config_, inputs_)),
         texts_(text_settings(config_.data, config_, config_.model.path, generation_.tokenizer())), answers_(generation_.tokenizer(), generation_.settings()) {}
 
   // Returns true if the run file has a prompt style for instructions, the form in which the model was trained.
@@ -38,35 +47,63 @@ class Terminal {
   // and the run file has no prompt style for instructions.
   bool converses() const { return texts_.chat_template && !has_style(); }
   bool has_picture() const { return inputs_.has_picture(); }
+  bool takes_pictures() const { return has_picture() || reader_; }
 
   // Returns a new conversation, with `system` as its first message unless it is empty.
-  Conversation begin(const std::string& system) const {
-    Conversation conversation;
-    if (system.empty()) return conversation;
+  Dialogue begin(const std::string& system) const {
+    Dialogue dialogue;
+    Conversation& conversation = dialogue.conversation;
+    if (system.empty()) return dialogue;
     BLIPFT_USER_CHECK(converses(), "--system: found ", has_style() ? "data.prompt_style, whose prompts have" : "a model "
                       "without a chat template, whose prompts have", " no system message. Set data.chat_template",
                       has_style() ? " and data.prompt_style: chat" : "", ", or write the text into the prompt.");
     conversation.messages.push_back({{"role", "system"}, {"content", system}});
-    return conversation;
+    return dialogue;
   }
 
+  // Adds a message of the user. It begins with the pictures that were read since the last one.
+  void ask(Dialogue& dialogue, const std::string& text) const {
+    nlohmann::ordered_json content = text;
+    if (!next_pictures_.empty()) {
+      content = nlohmann::ordered_json::array();
+      for (size_t i = 0; i < next_pictures_.size(); ++i) content.push_back({{"type", "image"}});
+      if (!text.empty()) content.push_back({{"type", "text"}, {"text", text}});
+    }
+    dialogue.pictures.insert(dialogue.pictures.end(), next_pictures_.begin(), next_pictures_.end());
+    dialogue.conversation.messages.push_back({{"role", "user"}, {"content", content}});
+  }
+  void forget_pictures() { next_pictures_.clear(); }
+
   void read_picture(const std::string& file) {
+    if (reader_) {
+      BLIPFT_USER_CHECK(converses(), file, ": found no chat template in ", generation_.config().model.path,
+                        ", which puts pictures into a prompt. Set data.chat_template.");
+      (void)reader_->sizes({{file, file}}, file);  // throws if it is no picture
+      next_pictures_.push_back({file, file});
+      return;
+    }
     BLIPFT_USER_CHECK(has_picture(), file, ": the model in ", generation_.config().model.path,
                       " reads no picture; leave --image and /picture out");
     const std::string bytes = io::read_whole_file(file, max_picture_bytes);
     pixels_ = pixels_of({bytes.begin(), bytes.end()}, file, inputs_.picture_size,
-                        {config_.data.exif_orientation, config_.data.transparency == Transparency::white});
+                        decode_settings(config_));
   }
 
   // Returns the request for the next answer of a conversation. Without a chat template the prompt is only the last
   // message. Throws UserError with `remedy` if the prompt has more than `maximum` tokens.
-  TextRequest request(const Conversation& conversation, int64_t maximum, const std::string& location, const std::string& remedy) const {
+  TextRequest request(const Dialogue& dialogue, int64_t maximum, const std::string& location, const std::string& remedy) const {
     BLIPFT_USER_CHECK(!has_picture() || !pixels_.empty(), "the model in ", generation_.config().model.path,
                       " reads a picture; give --image FILE");
+    const Conversation& conversation = dialogue.conversation;
     const std::string last = content_text(conversation.messages.back());
-    const PromptSettings settings{.vocabulary = inputs_.text.vocabulary, .ends = inputs_.has_source()};
+    const PromptSettings settings{.vocabulary = inputs_.text.vocabulary, .ends = inputs_.has_source(), .pictures = reader_.get()};
     TextRequest request;
-    if (converses() && !last.empty())
+    if (!dialogue.pictures.empty()) {
+      PromptedSample prompt =
+          prompt_with_pictures(conversation, dialogue.pictures, generation_.tokenizer(), texts_, settings, location);
+      request.ids = std::move(prompt.ids);
+      request.pictures = std::move(prompt.pictures);
+    } else if (converses() && !last.empty())
       request.ids = prompt_of_conversation(conversation, generation_.tokenizer(), texts_, settings, location);
     else
       request.ids = prompt_of_text(has_style() && !last.empty() ? prompt_of(texts_.prompt_style, last, "", location) : last,
@@ -77,15 +114,26 @@ class Terminal {
     BLIPFT_USER_CHECK(ids <= maximum, location, ": found ", ids, " tokens, expected at most ", maximum, ". ", remedy);
     request.new_tokens = generation_.settings().new_tokens(inputs_, ids);
     request.pixels = pixels_;
+    if (request.pictures.empty()) return request;
+    request.pixels = reader_->read(dialogue.pictures, request.pictures);
+    reader_->set_patches(request.pictures, request.pixels.data());
     return request;
   }
 
   int64_t max_ids() const { return generation_.model().max_ids(); }
   int64_t max_instruction() const { return generation_.model().instructions.max_tokens; }
 
-  // Loads the weights, for prompts of at most `prompt` tokens and instructions of at most `instruction`.
-  void load(int64_t prompt, int64_t instruction) {
-    generation_.load({prompt, 1, 0, instruction});
+  // Returns what pictures in a prompt of `maximum` tokens need at most.
+  PictureShape largest_pictures(int64_t maximum) const {
+    constexpr int64_t kMaxPictures = 64;
+    if (!reader_) return {};
+    return {maximum, kMaxPictures, std::min(maximum, reader_->max_cells()), inputs_.patches.window > 0 ? maximum : 0};
+  }
+  PictureShape pictures_in(const TextRequest& request) const { return pictures_of(request.pictures, inputs_.patches); }
+
+  // Loads the weights, for prompts of at most `prompt` tokens with `pictures` and instructions of at most `instruction`.
+  void load(int64_t prompt, int64_t instruction, const PictureShape& pictures) {
+    generation_.load({prompt, 1, 0, instruction, pictures});
     std::fprintf(stderr, "%s\n%s\n", generation_.text().c_str(), generation_.settings().text().c_str());
   }
 
@@ -124,14 +172,12 @@ class Terminal {
   const Config& config_;
   Generation generation_;
   const ModelInputs inputs_;
+  const std::shared_ptr<const PictureReader> reader_;  // null: the model reads no pictures in texts
+  std::vector<PictureFile> next_pictures_;   // of the next message
   const TextSettings texts_;
   const AnswerText answers_;
   std::vector<uint8_t> pixels_;
 };
-
-void add_message(Conversation& conversation, const char* role, const std::string& content) {
-  conversation.messages.push_back({{"role", role}, {"content", content}});
-}
 
 // The turns of --chat.
 class Chat {
@@ -146,18 +192,19 @@ class Chat {
     if (text.find_first_not_of(" \t\r") == std::string::npos) return;
     if (text == "/new") return void(conversation_ = start_);
     if (text.starts_with(picture)) return terminal_.read_picture(text.substr(picture.size()));
-    Conversation next = terminal_.converses() ? conversation_ : Conversation();
-    add_message(next, "user", text);
+    Dialogue next = terminal_.converses() ? conversation_ : Dialogue();
+    terminal_.ask(next, text);
     const TextRequest request = terminal_.request(
         next, maximum, "the conversation", "Type /new for another conversation, or start with a larger data.max_text_tokens.");
-    add_message(next, "assistant", terminal_.answer(request));
+    next.conversation.messages.push_back({{"role", "assistant"}, {"content", terminal_.answer(request)}});
     conversation_ = std::move(next);
+    terminal_.forget_pictures();
   }
 
  private:
   Terminal& terminal_;
-  const Conversation start_;
-  Conversation conversation_;
+  const Dialogue start_;
+  Dialogue conversation_;
 };
 
 }  // namespace
@@ -165,10 +212,10 @@ class Chat {
 void answer_prompt(const GenerationSource& source, const TerminalRequest& request, const World& world) {
   Terminal terminal(source, world);
   if (!request.image.empty()) terminal.read_picture(request.image);
-  Conversation conversation = terminal.begin(request.system);
-  add_message(conversation, "user", unicode::repair_utf8(request.prompt));
-  const TextRequest text = terminal.request(conversation, terminal.max_ids(), "--prompt", "Give a shorter one.");
-  terminal.load(static_cast<int64_t>(text.ids.size()), static_cast<int64_t>(text.instruction.size()));
+  Dialogue dialogue = terminal.begin(request.system);
+  terminal.ask(dialogue, unicode::repair_utf8(request.prompt));
+  const TextRequest text = terminal.request(dialogue, terminal.max_ids(), "--prompt", "Give a shorter one.");
+  terminal.load(static_cast<int64_t>(text.ids.size()), static_cast<int64_t>(text.instruction.size()), terminal.pictures_in(text));
   (void)terminal.answer(text);
 }
 
@@ -177,13 +224,13 @@ void chat(const GenerationSource& source, const TerminalRequest& request, const 
   if (!request.image.empty()) terminal.read_picture(request.image);
   Chat turns(terminal, request.system);
   const int64_t maximum = std::min(source.config.data.max_text_tokens, terminal.max_ids());
-  terminal.load(maximum, terminal.max_instruction());
+  terminal.load(maximum, terminal.max_instruction(), terminal.largest_pictures(maximum));
   const bool interactive = ::isatty(STDIN_FILENO) == 1;
   std::fprintf(stderr, "%s%s Ctrl-D ends.\n",
                terminal.converses() ? "/new begins another conversation."
                : terminal.has_style() ? "data.prompt_style is given: each line is answered by itself."
                                       : "There is no chat template: each line is answered by itself.",
-               terminal.has_picture() ? " /picture FILE shows a picture." : "");
+               terminal.takes_pictures() ? " /picture FILE shows a picture." : "");
   std::string line;
   for (;;) {
     if (interactive) std::fputs("> ", stderr);

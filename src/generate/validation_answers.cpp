@@ -30,7 +30,7 @@ void share_scores(const World& world, ValidationScores& found) {
 }  // namespace
 
 ValidationAnswers::ValidationAnswers(const Parts& parts)
-    : parts_(parts), metrics_(metrics_of_validations(*parts.config, parts.prompts->set.inputs().has_picture())) {
+    : parts_(parts), metrics_(metrics_of_validations(*parts.config, parts.prompts->set.about_pictures())) {
   parts_.prompts->settings.ignore_before = parts_.config->evaluate.ignore_before;
   const PromptSet& set = parts_.prompts->set;
   const AnswerText answers(*parts_.tokenizer, parts_.prompts->settings);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "blipft/error.h"
+#include "loading/picture_reader.h"
 #include "text/chat_template.h"
 
 namespace blipft {
@@ -37,11 +38,30 @@ std::vector<int32_t> ids_of(const std::string& text, bool whole, const Tokenizer
   return ids;
 }
 
+/// Sets the ids of a prompt, and its pictures if the model reads any in texts.
+void set_ids(const std::string& text, bool whole, std::vector<PictureFile> pictures, const Tokenizer& tokenizer,
+             const PromptSettings& settings, PromptedSample& sample) {
+  const PictureReader* const reader = settings.pictures;
+  std::vector<TextSegment> segments = {{text, false}};
+  std::vector<PictureSegment> sizes;
+  if (reader) {
+    sizes = reader->sizes(pictures, sample.name);
+    reader->expand(segments, sizes, sample.name);
+  }
+  TokenizedText tokenized;
+  tokenized.ids = ids_of(segments.front().text, whole, tokenizer, settings, sample.name, &sample.cut);
+  tokenized.is_label.assign(tokenized.ids.size(), 0);
+  if (reader) reader->locate(tokenized, std::move(sizes), sample.name);
+  sample.ids = std::move(tokenized.ids);
+  sample.pictures = std::move(tokenized.pictures);
+  sample.picture_files = std::move(pictures);
+}
+
 PromptedSample prompted(const Dataset::Prompt& prompt, const Tokenizer& tokenizer, const PromptSettings& settings,
                         int64_t index) {
   PromptedSample sample{.name = prompt.name, .id = prompt.id, .ids = {}, .references = {},
                         .picture = prompt.picture.empty() ? -1 : index, .cut = false};
-  sample.ids = ids_of(prompt.text, prompt.whole, tokenizer, settings, prompt.name, &sample.cut);
+  set_ids(prompt.text, prompt.whole, prompt.pictures, tokenizer, settings, sample);
   sample.instruction = settings.instructions.ids(prompt.text, prompt.name);
   return sample;
 }
@@ -95,6 +115,13 @@ std::vector<int32_t> prompt_of_text(const std::string& text, const Tokenizer& to
 std::vector<int32_t> prompt_of_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
                                             const TextSettings& texts, const PromptSettings& settings, const std::string& location) {
   return ids_of(render_prompt(conversation, texts, location), true, tokenizer, settings, location, nullptr);
+}
+
+PromptedSample prompt_with_pictures(const Conversation& conversation, std::vector<PictureFile> pictures, const Tokenizer& tokenizer,
+                                    const TextSettings& texts, const PromptSettings& settings, const std::string& location) {
+  PromptedSample sample{.name = location, .id = {}, .ids = {}, .references = {}};
+  set_ids(render_prompt(conversation, texts, location), true, std::move(pictures), tokenizer, settings, sample);
+  return sample;
 }
 
 Dataset::Prompt Dataset::read_prompt(int64_t index) const {

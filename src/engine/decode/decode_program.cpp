@@ -51,6 +51,8 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   state.last_rows = i32({g, 1});
   state.prompt_slots = i32({g});
   state.prompt_limits = i32({g});
+  const bool has_deltas = inputs_.text.position_axes == 3;
+  if (has_deltas) state.prompt_deltas = i32({g});
   if (inputs_.has_source()) {
     state.memory_slots = i32({layout_.rows(BatchStream::source)});
     state.memory_positions = i32({layout_.rows(BatchStream::source)});
@@ -62,6 +64,7 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   state.tokens = i32({s, 1});
   state.row_of_slot = i32({s});
   state.lengths = i32({s});
+  if (has_deltas) state.slot_deltas = i32({s}), state.rotary_positions = i32({s});
   state.scores = data.add(DType::f32, {std::max(s, g * b), v});
   state.log_probs = data.add(DType::f32, {s, l});
   if (settings_.scores) {
@@ -135,7 +138,7 @@ void DecodeProgram::begin() {
   if (has(Pass::units)) run(Pass::units);
   for (const Tensor& tensor : {state.decode.ids, state.decode.lengths, state.decode.prompt_lengths, state.decode.limits,
                                state.decode.keys, state.decode.done, state.sources, state.finished_lengths,
-                               state.finished_ids, state.closed, state.log_probs, state.memory_lengths})
+                               state.finished_ids, state.closed, state.log_probs, state.memory_lengths, state.slot_deltas})
     if (tensor) parts_.device->zero(tensor.data, tensor.bytes(), stream);
   for (const Tensor& tensor : {state.beam_scores, state.finished_scores})
     if (tensor) parts_.ops->fill(tensor, kNoBeamScore, stream);
@@ -183,6 +186,13 @@ void DecodeProgram::write_batch(std::vector<BatchSample>& samples, std::span<con
   BatchWriter(parts_.pad_id, false).write(layout_, samples, block);
 }
 
+// Returns the difference between position and index of the rows behind these pictures: see text_positions().
+static int32_t position_delta(const std::vector<PictureSegment>& pictures) {
+  int64_t delta = 0;
+  for (const PictureSegment& picture : pictures) delta += std::max(picture.height, picture.width) - picture.cells();
+  return static_cast<int32_t>(delta);
+}
+
 // Writes the host block: the batch, the cache position of each row, and the slots and limits of the texts.
 void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   char* const block = host_block_->get();
@@ -196,6 +206,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
     if (inputs_.has_source()) sample.text.ids = {inputs_.decoder_start}, sample.text.source = text.ids;
     else sample.text.ids = text.ids;
     sample.text.instruction = text.instruction;
+    sample.text.pictures = text.pictures;
     sample.text.is_label.assign(sample.text.ids.size(), 0);
     samples.push_back(std::move(sample));
     pixels.push_back(text.pixels);
@@ -210,6 +221,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
     host.last_rows.as<int32_t>()[i] = start;
     host.prompt_slots.as<int32_t>()[i] = -1;
     host.prompt_limits.as<int32_t>()[i] = 0;
+    if (host.prompt_deltas) host.prompt_deltas.as<int32_t>()[i] = position_delta(samples[i].text.pictures);
     if (samples[i].absent) continue;
     const auto rows = static_cast<int32_t>(inputs_.text.first_rows + ids_before(static_cast<int64_t>(texts[i].ids.size())));
     for (int32_t t = 0; t < rows; ++t) {
@@ -357,20 +369,22 @@ void DecodeProgram::begin_texts(const MicroBatch& batch) {
   const State& state = *state_;
   parts_.ops->begin_texts({.beams = settings_.beams, .texts = state.prompt_slots, .ids = batch.text.ids,
                            .lengths = batch.text.lengths, .limits = state.prompt_limits, .keys = batch.sample_keys,
-                           .memory_rows = batch.source.key_lengths, .state = state.decode,
-                           .memory_lengths = state.memory_lengths, .sources = state.sources,
+                           .memory_rows = batch.source.key_lengths, .deltas = state.prompt_deltas, .state = state.decode,
+                           .memory_lengths = state.memory_lengths, .slot_deltas = state.slot_deltas, .sources = state.sources,
                            .finished_lengths = state.finished_lengths, .finished_scores = state.finished_scores,
                            .closed = state.closed},
                           parts_.device->compute_stream());
 }
 
 void DecodeProgram::enqueue_token(const StepContext& context) {
-  context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.text.first_rows, .tokens = state_->tokens,
-                         .positions = state_->row_of_slot, .cache_lengths = state_->lengths},
+  context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.text.first_rows, .slot_deltas = state_->slot_deltas,
+                         .tokens = state_->tokens, .positions = state_->row_of_slot, .cache_lengths = state_->lengths,
+                         .rotary_positions = state_->rotary_positions},
                         context.stream);
   CacheCall cache = cache_call();
   cache.tokens = state_->tokens;
   cache.lengths = state_->lengths;
+  cache.rotary_positions = state_->rotary_positions;
   cache.sources = state_->sources;
   cache.sharing = settings_.beams;
   cache.memory_lengths = state_->memory_lengths;

@@ -66,6 +66,7 @@ struct NewText {
   int64_t slot = 0;                        ///< first slot of the text; with beams a multiple of B
   const uint8_t* pixels = nullptr;         ///< u8 [P, P, 3]: its picture, if the model reads one (here P: picture size)
   std::vector<int32_t> instruction = {};   ///< ids, if the model reads an instruction
+  std::vector<PictureSegment> pictures = {};  ///< with their patches, if the model reads pictures in texts
 };
 
 /// The likelihood of the label tokens of a text.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "loading/text_shapes.h"
+
 namespace blipft {
 
 namespace {
@@ -33,6 +35,11 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMaxPrompts, slots / settings.beams));
   program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens, .source_tokens = sources,
                          .packed_source_rows = program.prompts * sources};
+  if (inputs.text.pictures) {
+    const PictureShape& each_text = work.pictures;
+    program.prompt_text.pictures = padded_pictures({program.prompts * each_text.rows, program.prompts * each_text.count,
+                                                    each_text.largest, program.prompts * each_text.windows}, inputs.patches, 1);
+  }
   program.rules = settings.rules;
   program.ends = settings.ends;
   program.length_penalty = settings.length_penalty;

@@ -12,6 +12,7 @@ struct TextsToGenerate {
   int64_t texts = 1;                       ///< maximum number of texts of a rank
   int64_t longest_text = 0;                ///< ids of the longest scored text; 0: no text is scored
   int64_t longest_instruction = 0;         ///< ids of the longest instruction of these texts
+  PictureShape pictures = {};              ///< the most that the pictures in one of these texts have, without padding
 };
 
 /// The texts that a run generates at its validations.
@@ -21,8 +22,9 @@ struct EvaluationWork {
   int64_t longest_prompt = 1, prompts = 1; ///< over all ranks
   int64_t batch_size = 0;                  ///< texts generated in parallel on each rank; 0: automatic
   int64_t longest_instruction = 0;
+  PictureShape pictures = {};
   TextsToGenerate of_rank(int64_t ranks) const {
-    return {longest_prompt, (prompts + ranks - 1) / ranks, 0, longest_instruction};
+    return {longest_prompt, (prompts + ranks - 1) / ranks, 0, longest_instruction, pictures};
   }
 };
 

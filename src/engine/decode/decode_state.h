@@ -30,11 +30,13 @@ struct DecodeProgram::State {
   Tensor batch;                            // u8
   Tensor row_slots, row_positions;            // i32 [R]
   Tensor last_rows, prompt_slots, prompt_limits;  // i32 [G, 1], [G], [G]; prompt_slots: slot / B
+  Tensor prompt_deltas;                    // i32 [G], with positions on three axes: see BeginTexts::deltas
   Tensor memory_slots, memory_positions;      // i32 [N], per encoder row: slot / B and cache position
   int64_t prompt_bytes = 0;                // bytes of this copy
   DecodeState decode;
   Tensor ends;                             // i32 [E]
   Tensor tokens, row_of_slot, lengths;     // i32 [S, 1], [S], [S]: inputs of a decode pass
+  Tensor slot_deltas, rotary_positions;    // i32 [S], with positions on three axes: see NextRows
   Tensor scores, log_probs;                // f32 [S, V] scratch; [S, L]
   Tensor row_loss, loss, loss_weight;      // f32 [labels], [1], [1]: for scored texts
   // Beam search:

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "blipft/error.h"
+#include "loading/picture_reader.h"
+#include "loading/text_shapes.h"
 
 namespace blipft {
 
@@ -15,12 +17,12 @@ std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::s
 PromptSet::PromptSet(const EngineSettings& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs,
                      int64_t samples, const InstructionReader& instructions)
     : source_(std::move(source)), inputs_(inputs), skips_(config.data.on_bad_sample == FaultAction::skip),
-      pictures_{config.data.exif_orientation, config.data.transparency == Transparency::white} {
+      pictures_(decode_settings(config)), reader_(open_picture_reader(config, inputs)) {
   BLIPFT_USER_CHECK(!inputs.has_picture() || source_.dataset->has_pictures(), location_of(config, source_.key), ": ", source_.key,
                     ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
                     "model of text");
   const PromptSettings settings{
-      .vocabulary = inputs.text.vocabulary, .ends = inputs.has_source(), .instructions = instructions};
+      .vocabulary = inputs.text.vocabulary, .ends = inputs.has_source(), .instructions = instructions, .pictures = reader_.get()};
   prompts_ = prompts_of_dataset(*source_.dataset, tokenizer, settings, samples,
                                 [this](const UserError& error) { leave_out_everywhere(error.what()); });
   check_prompts();
@@ -62,7 +64,17 @@ void PromptSet::check_prompts() {
   for (const PromptedSample& prompt : prompts_) {
     longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
     longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(prompt.instruction.size()));
+    TextNeed need{0, 0, max_pictures_};
+    need.include({0, 0, pictures_of(prompt.pictures, inputs_.patches)});
+    max_pictures_ = need.pictures;
   }
+}
+
+std::vector<uint8_t> PromptSet::patches(const PromptedSample& prompt) const { return reader_->read(prompt.picture_files, prompt.pictures); }
+
+bool PromptSet::about_pictures() const {
+  const auto about_picture = [](const PromptedSample& prompt) { return prompt.picture >= 0; };
+  return inputs_.has_picture() || (inputs_.text.pictures && std::all_of(prompts_.begin(), prompts_.end(), about_picture));
 }
 
 Image PromptSet::picture(int64_t index) const {
@@ -75,9 +87,14 @@ std::vector<uint8_t> PromptSet::pixels(const Image& picture) const {
   return resize_picture(picture, inputs_.picture_size, inputs_.picture_size).rgb;
 }
 
-std::optional<std::vector<uint8_t>> PromptSet::pixels_of_sample(int64_t index) const {
-  if (!inputs_.has_picture()) return std::vector<uint8_t>();
+std::optional<std::vector<uint8_t>> PromptSet::pixels_of_sample(int64_t index, TokenizedText& text) const {
+  if (!inputs_.has_picture() && !reader_) return std::vector<uint8_t>();
   try {
+    if (reader_) {
+      std::vector<uint8_t> all = reader_->read(source_.dataset->read(index).pictures, text.pictures);
+      reader_->set_patches(text.pictures, all.data());
+      return all;
+    }
     return pixels(picture(index));
   } catch (const UserError&) {
     if (!skips_) throw;
@@ -106,6 +123,7 @@ PromptSet open_prompts(const EngineSettings& config, const Tokenizer& tokenizer,
   const PromptSource source = prompt_source(config, scored);
   source.check(config);
   TextSettings texts = text_settings(config.data, config, config.model.path, tokenizer);
+  texts.pictures_in_texts = inputs.text.pictures;
   texts.for_prompts = !source.held_out;    // held-out samples of the training data have texts
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
   std::shared_ptr<const Dataset> dataset =

@@ -51,8 +51,17 @@ class PromptSet {
   /// Returns the decoded picture of sample `index` of the data set.
   Image picture(int64_t index) const;
   /// Returns the picture of sample `index` as the model reads it; empty for a text model. Returns nullopt if it cannot
-  /// be read and data.on_bad_sample is skip.
-  std::optional<std::vector<uint8_t>> pixels_of_sample(int64_t index) const;
+  /// be read and data.on_bad_sample is skip. If the model reads pictures in texts, returns the patches of those of `text`,
+  /// the sample's text, which then refers to them.
+  std::optional<std::vector<uint8_t>> pixels_of_sample(int64_t index, TokenizedText& text) const;
+  /// Returns the patches of all pictures of a prompt whose text has pictures; PictureReader::set_patches() knows them.
+  std::vector<uint8_t> patches(const PromptedSample& prompt) const;
+  /// Null if the model reads no pictures in texts.
+  const PictureReader* reader() const { return reader_.get(); }
+  /// Returns the most that the pictures of one prompt have.
+  const PictureShape& pictures() const { return max_pictures_; }
+  /// Returns true if each prompt is about a picture: a caption or a question.
+  bool about_pictures() const;
   /// Resizes a picture to the size that the model reads.
   std::vector<uint8_t> pixels(const Image& picture) const;
 
@@ -62,6 +71,8 @@ class PromptSet {
   ModelInputs inputs_;
   bool skips_ = false;
   DecodeSettings pictures_;
+  std::shared_ptr<const PictureReader> reader_;
+  PictureShape max_pictures_;
   std::vector<PromptedSample> prompts_;
   std::vector<std::string> left_out_;
   std::set<std::string> left_out_everywhere_;
@@ -91,7 +102,7 @@ struct ValidationPrompts {
   EvaluationWork work(const EngineSettings& config) const {
     return {.settings = settings, .inputs = set.inputs(), .longest_prompt = set.longest(),
             .prompts = static_cast<int64_t>(set.prompts().size()), .batch_size = config.generate.batch_size,
-            .longest_instruction = set.longest_instruction()};
+            .longest_instruction = set.longest_instruction(), .pictures = set.pictures()};
   }
 };
 

@@ -8,6 +8,7 @@
 #include <semaphore>
 
 #include "engine/decode/decode_shape.h"
+#include "loading/picture_reader.h"
 #include "loading/sample_text.h"
 
 namespace blipft {
@@ -42,12 +43,13 @@ struct Ahead {
 AnswerSet::AnswerSet(const Config& config, const GenerationModel& model, bool scored)
     : model_(model), samples_(config.generate.samples),
       prompts_(open_prompts(config, *model.tokenizer, model.inputs, model.instructions, scored)) {
+  most_.pictures = prompts_.pictures();
   if (scored) read_texts();
 }
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
   return {std::max(prompts_.longest(), longest_source_), (static_cast<int64_t>(prompts_.prompts().size()) + ranks - 1) / ranks, longest_text_,
-          std::max(prompts_.longest_instruction(), longest_instruction_)};
+          std::max(prompts_.longest_instruction(), longest_instruction_), most_.pictures};
 }
 
 void AnswerSet::read_texts() {
@@ -56,13 +58,14 @@ void AnswerSet::read_texts() {
   for (int64_t i = 0; i < count; ++i) {
     try {
       texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.max_ids(), model_.inputs.text.vocabulary,
-                                model_.instructions, model_.inputs.decoder_start));
+                                model_.instructions, model_.inputs.decoder_start, prompts_.reader()));
     } catch (const UserError& error) {
       prompts_.leave_out_everywhere(error.what());
       texts_.emplace_back();                 // keeps the indices of later samples; a text without targets is not scored
       continue;
     }
     longest_text_ = std::max(longest_text_, texts_.back().size());
+    most_.include({0, 0, pictures_of(texts_.back().pictures, model_.inputs.patches)});
     longest_source_ = std::max(longest_source_, texts_.back().source_size());
     longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(texts_.back().instruction.size()));
   }
@@ -91,13 +94,14 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
         const size_t i = ahead->next;
         ahead->next += ahead->step;
         const auto read = [&set, &shared = *ahead, i, sample = prompts[i].picture]() -> std::vector<uint8_t> {
-          if (!set.inputs().has_picture()) return {};
+          if (!set.inputs().has_picture() && !set.reader()) return {};
           const Turn turn(shared.free_threads);
+          if (set.reader()) return set.patches(set.prompts()[i]);
           const Image picture = set.picture(sample);
           if (shared.see) shared.see(static_cast<int64_t>(i), picture);
           return set.pixels(picture);
         };
-        const auto policy = inputs.has_picture() ? std::launch::async : std::launch::deferred;
+        const auto policy = inputs.has_picture() || set.reader() ? std::launch::async : std::launch::deferred;
         ahead->reading.emplace_back(i, std::async(policy, read));
       }
       if (ahead->reading.empty()) return std::nullopt;
@@ -105,7 +109,9 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
       ahead->reading.pop_front();
       try {
         const int64_t tokens = settings.new_tokens(inputs, static_cast<int64_t>(prompts[i].ids.size()));
-        return TextRequest{static_cast<int64_t>(i), prompts[i].ids, tokens, pixels.get(), prompts[i].instruction};
+        TextRequest request{static_cast<int64_t>(i), prompts[i].ids, tokens, pixels.get(), prompts[i].instruction, prompts[i].pictures};
+        if (set.reader()) set.reader()->set_patches(request.pictures, request.pixels.data());
+        return request;
       } catch (const UserError& error) {
         set.leave_out(error.what());
       }

@@ -10,6 +10,7 @@
 #include "engine/decode/prompt_set.h"
 #include "generate/generation_model.h"
 #include "generate/generator.h"
+#include "loading/text_shapes.h"
 
 namespace blipft {
 
@@ -44,6 +45,7 @@ class AnswerSet {
   PromptSet prompts_;
   std::vector<TokenizedText> texts_;
   int64_t longest_text_ = 0, longest_source_ = 0, longest_instruction_ = 0;
+  TextNeed most_;                          // of the pictures in a text
 };
 
 }  // namespace blipft
