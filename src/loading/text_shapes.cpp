@@ -60,36 +60,37 @@ PictureShape pictures_of(const std::vector<PictureSegment>& pictures, const Patc
   return all;
 }
 
-PictureShape needed_pictures(std::span<const PictureShape> samples, int64_t batch_size) {
+namespace {
+
+/// Returns the pictures and windows, of the largest size, that `rows` rows fill.
+PictureShape of_rows(int64_t rows, int64_t largest, const PatchInputs& patches, int64_t (*divided)(int64_t, int64_t)) {
+  PictureShape full;
+  if (largest > 0) full.count = divided(rows, largest);
+  if (patches.window > 0) full.windows = divided(rows, patches.window * patches.window);
+  return full;
+}
+
+}  // namespace
+
+PictureShape needed_pictures(std::span<const PictureShape> samples, int64_t batch_size, const PatchInputs& patches, int64_t largest) {
   TextNeed maximum;
   for (; !samples.empty(); samples = samples.subspan(static_cast<size_t>(batch_size))) {
     PictureShape all;
     for (const PictureShape& one : samples.first(static_cast<size_t>(batch_size)))
       all = {all.rows + one.rows, all.count + one.count, std::max(all.largest, one.largest), all.windows + one.windows};
+    const PictureShape full = of_rows(all.rows, largest, patches, [](int64_t rows, int64_t each) { return rows / each; });
+    all.count -= full.count, all.windows -= full.windows;
     maximum.include({0, 0, all});
   }
   return maximum.pictures;
 }
 
-namespace {
-
-/// Returns the pictures and windows that rows without pictures may be divided into.
-PictureShape padding_of(const PictureShape& shape, const PatchInputs& patches) {
-  PictureShape padding;
-  if (!patches) return padding;
-  padding.count = divided_up(shape.rows, shape.largest);
-  if (patches.window > 0) padding.windows = divided_up(shape.rows, patches.window * patches.window);
-  return padding;
-}
-
-}  // namespace
-
 PictureShape padded_pictures(PictureShape need, const PatchInputs& patches, int64_t multiple) {
   if (patches.picture_side > 0) multiple = patches.picture_side * patches.picture_side;
   need.rows = round_up(std::max<int64_t>(need.rows, 1), multiple);
-  need.largest = std::max(need.largest, multiple);
-  const PictureShape padding = padding_of(need, patches);
-  need.count += padding.count, need.windows += padding.windows;
+  if (need.largest == 0) need.largest = multiple;
+  const PictureShape full = of_rows(need.rows, need.largest, patches, divided_up);
+  need.count += full.count, need.windows += full.windows;
   return need;
 }
 
@@ -97,15 +98,16 @@ TextShape largest_shape(const LoadingSettings& loading, const PatchInputs& patch
   const int64_t count = std::max<int64_t>(loading.data.max_pictures, 1), batch = loading.steps.batch_size;
   TextShape shape{longest_text(loading) + count * max_cells};
   if (packs_text(loading)) shape.packed_rows = batch * shape.tokens;
-  const int64_t windows = patches.window > 0 ? max_cells : 0;  // at most
-  shape.pictures = padded_pictures({batch * count * max_cells, batch * count, max_cells, batch * count * windows}, patches, 1);
+  // A window has at least one row, and each picture may be a small one.
+  const int64_t rows = batch * count * max_cells, windows = patches.window > 0 ? rows : 0;
+  shape.pictures = padded_pictures({rows, batch * count, max_cells, windows}, patches, 1);
   return shape;
 }
 
 TextNeed size_of(const TextShape& shape, const PatchInputs& patches) {
-  const PictureShape padding = padding_of(shape.pictures, patches);
   PictureShape pictures = shape.pictures;
-  pictures.count -= padding.count, pictures.windows -= padding.windows;
+  const PictureShape full = of_rows(pictures.rows, pictures.largest, patches, divided_up);
+  pictures.count -= full.count, pictures.windows -= full.windows;
   return shape.packed() ? TextNeed{shape.packed_rows, shape.packed_source_rows, pictures}
                         : TextNeed{shape.tokens, shape.source_tokens, pictures};
 }
@@ -207,7 +209,7 @@ TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const Batc
   }
   const bool packed = shapes.back().packed();
   TextNeed need{needed_size(packed, lengths, batch_size), needed_size(packed, sources, batch_size),
-                needed_pictures(pictures, batch_size)};
+                needed_pictures(pictures, batch_size, patches, shapes.back().pictures.largest)};
   int64_t& with_instruction = shapes.back().source_tokens > 0 ? need.source : need.text;
   with_instruction = std::max(with_instruction, needed_size(packed, instructions, batch_size));
   return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) { return holds(shape, need, patches); });

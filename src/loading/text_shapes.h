@@ -26,7 +26,7 @@ inline int64_t rows_of_text(int64_t tokens) { return std::max<int64_t>(tokens, 1
 /// packed, the maximum number of text rows of a micro-batch, else the longest text.
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size);
 
-/// The size that micro-batches need for text, source and pictures; see needed_size(). Pictures of padding do not count.
+/// The size that micro-batches need for text, source and pictures; see needed_size() and needed_pictures().
 struct TextNeed {
   int64_t text = 0, source = 0;
   PictureShape pictures = {};
@@ -43,10 +43,11 @@ struct TextNeed {
 
 /// Returns the shape of pictures without padding.
 PictureShape pictures_of(const std::vector<PictureSegment>& pictures, const PatchInputs& patches);
-/// Returns what consecutive micro-batches of `batch_size` samples need, given the pictures of each sample.
-PictureShape needed_pictures(std::span<const PictureShape> samples, int64_t batch_size);
-/// Returns the shape that holds all micro-batches whose pictures need at most `need`: with the pictures and windows of
-/// padding that fill its rows, at least one. `multiple`: of its rows.
+/// Returns what consecutive micro-batches of `batch_size` samples need, given the pictures of each sample: rows, and the
+/// pictures and windows that they have more than as many rows of the largest ones, of `largest` rows.
+PictureShape needed_pictures(std::span<const PictureShape> samples, int64_t batch_size, const PatchInputs& patches, int64_t largest);
+/// Returns the shape that holds all micro-batches whose pictures need at most `need`: the rows that a micro-batch does not use
+/// become pictures and windows of padding. There is at least one row. `multiple`: of the rows.
 PictureShape padded_pictures(PictureShape need, const PatchInputs& patches, int64_t multiple);
 
 /// Returns the shape of a step whose samples have texts of data.max_text_tokens and data.max_pictures pictures (0: one) of

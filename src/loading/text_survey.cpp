@@ -155,11 +155,11 @@ struct StepLengths {
   }
   /// Returns the size that the step needs. The text size has a minimum for steps with empty slots: at least one row has a
   /// label, and a sample's last row has none, so one sample has two rows.
-  TextNeed need(const LoadingSettings& loading) const {
+  TextNeed need(const LoadingSettings& loading, const PatchInputs& patches, int64_t largest) const {
     const bool packed = packs_text(loading);
     const int64_t batch = loading.steps.batch_size;
     return {std::max(needed_size(packed, text, batch), packed ? batch + 1 : 2), needed_size(packed, source, batch),
-            needed_pictures(pictures, batch)};
+            needed_pictures(pictures, batch, patches, largest)};
   }
   /// Reorders the samples as the loader distributes them over micro-batches.
   void balance(int64_t micro_batches) {
@@ -194,8 +194,10 @@ PictureShape largest_pictures(const std::vector<PictureShape>& pictures, bool re
           most(&PictureShape::windows, batch)};
 }
 
-/// How often the run's steps need which size.
-std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64_t world, const SampleSet& samples) {
+PatchInputs patches_of(const SampleSet& samples) { return samples.pictures ? samples.pictures->patches : PatchInputs{}; }
+
+/// How often the run's steps need which size. `largest`: rows of the largest picture.
+std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64_t world, const SampleSet& samples, int64_t largest) {
   const bool balances = balances_micro_batches(loading);
   const TextSurvey& survey = *samples.texts;
   const auto known = static_cast<int64_t>(survey.lengths().size());
@@ -215,7 +217,7 @@ std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64
         lengths.set(static_cast<size_t>(i), survey,
                     slots[static_cast<size_t>((i / batch * world + rank) * batch + i % batch)].sample);
       if (balances && !deals) lengths.balance(micro_batches);
-      ++needs[lengths.need(loading)];
+      ++needs[lengths.need(loading, patches_of(samples), largest)];
     }
   }
   if (seen == steps) return needs;
@@ -229,7 +231,7 @@ std::map<TextNeed, int64_t> needs_of_steps(const LoadingSettings& loading, int64
 }
 
 /// How often the steps of one validation need which size.
-std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, int64_t world, const SampleSet& samples) {
+std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, int64_t world, const SampleSet& samples, int64_t largest) {
   const auto known = samples.texts->lengths().size();
   const auto batch = static_cast<size_t>(loading.steps.batch_size);
   const auto steps = static_cast<size_t>(validation_steps(loading, world, static_cast<int64_t>(known)));
@@ -238,7 +240,7 @@ std::map<TextNeed, int64_t> needs_of_validation(const LoadingSettings& loading, 
     StepLengths lengths(loading.steps.batch_size);  // the slots after the last sample are empty
     for (size_t i = 0; i < batch && first + i < known; ++i)
       lengths.set(i, *samples.texts, static_cast<int64_t>(first + i));
-    ++needs[lengths.need(loading)];
+    ++needs[lengths.need(loading, patches_of(samples), largest)];
   }
   return needs;
 }
@@ -279,14 +281,17 @@ std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int6
                                             const SampleSet& validation) {
   int64_t longest = longest_of(samples.texts->lengths()), source = longest_of(samples.texts->source_lengths());
   const PictureReader* const reader = samples.pictures.get();
-  const PatchInputs patches = reader ? reader->patches : PatchInputs{};
+  int64_t largest_picture = 0;
+  for (const SampleSet* set : {&samples, &validation})
+    if (set->texts)
+      for (const PictureShape& one : set->texts->pictures()) largest_picture = std::max(largest_picture, one.largest);
   if (loading.data.text_padding == TextPadding::max) return possible_text_shapes(loading, source > 0);
   const bool packed = packs_text(loading);
-  std::map<TextNeed, int64_t> needs = needs_of_steps(loading, world, samples);
+  std::map<TextNeed, int64_t> needs = needs_of_steps(loading, world, samples, largest_picture);
   if (validation.texts) {
     longest = std::max(longest, longest_of(validation.texts->lengths()));
     source = std::max(source, longest_of(validation.texts->source_lengths()));
-    for (const auto& [need, count] : needs_of_validation(loading, world, validation)) needs[need] += count;
+    for (const auto& [need, count] : needs_of_validation(loading, world, validation, largest_picture)) needs[need] += count;
   }
   TextNeed maximum;
   for (const auto& [need, count] : needs) maximum.include(need);
@@ -302,7 +307,7 @@ std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int6
     counts_of_sums[rounded.all()] += count;
     largest[rounded.all()].include(rounded);
   }
-  TextNeed held{0, 0, {.largest = maximum.pictures.largest}};
+  TextNeed held{0, 0, {.largest = largest_picture}};
   for (const auto& [sum, of_sum] : largest) {
     held.include(of_sum);
     const int64_t size = reader ? held.all() : sum;
@@ -315,7 +320,7 @@ std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int6
     TextShape shape = packed ? TextShape{texts.longest, held.text} : TextShape{held.text, 0};
     if (source > 0 && packed) shape.source_tokens = sources.longest, shape.packed_source_rows = held.source;
     else if (source > 0) shape.source_tokens = held.source;
-    if (reader) shape.pictures = padded_pictures(held.pictures, patches, picture_multiple);
+    if (reader) shape.pictures = padded_pictures(held.pictures, reader->patches, picture_multiple);
     // A shape that has only more or smaller pictures than the one before takes its place.
     const bool same_rows = reader && !shapes.empty() && size_of(shapes.back()).text == size_of(shape).text &&
                            shapes.back().pictures.rows == shape.pictures.rows;
@@ -328,12 +333,11 @@ std::vector<TextShape> surveyed_text_shapes(const LoadingSettings& loading, int6
 TextShape mean_text_shape(const LoadingSettings& loading, int64_t world, const SampleSet& samples,
                           const std::vector<TextShape>& shapes) {
   TextShape mean = shapes.back();
-  const PatchInputs patches = samples.pictures ? samples.pictures->patches : PatchInputs{};
   std::map<const TextShape*, int64_t> counts;
   int64_t steps = 0;
-  for (const auto& [need, count] : needs_of_steps(loading, world, samples)) {
+  for (const auto& [need, count] : needs_of_steps(loading, world, samples, mean.pictures.largest)) {
     const auto held = std::find_if(shapes.begin(), shapes.end() - 1,
-                                   [&](const TextShape& shape) { return holds(shape, need, patches); });
+                                   [&](const TextShape& shape) { return holds(shape, need, patches_of(samples)); });
     counts[&*held] += count;
     steps += count;
   }
