@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The whole program on a small Qwen3-VL: texts with pictures of any size, from records to losses, beside transformers.
+"""The whole program on a small Qwen3-VL and a small Gemma 3: texts with pictures of any size, from records to losses, beside transformers.
 Prints ok, FAILED or SKIPPED for each test.
 
     test/program/pictures_program_test.py [WORD...]        tests whose names hold one of the words
@@ -54,6 +54,17 @@ CONFIG = {
                       "hidden_act": "gelu_pytorch_tanh"}}
 PROCESSOR = {"image_processor_type": "Qwen2VLImageProcessorFast", "size": {"shortest_edge": 256, "longest_edge": 4096},
              "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+GEMMA_TEMPLATE = TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<start_of_image>")
+GEMMA_SPECIAL = [*SPECIAL[:3], "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+GEMMA = {
+    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "image_token_index": IMAGE, "mm_tokens_per_image": 9,
+    "text_config": {"model_type": "gemma3_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 48,
+                    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                    "query_pre_attn_scalar": 16, "sliding_window": 8, "sliding_window_pattern": 2, "max_position_embeddings": 4096},
+    "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,
+                      "num_attention_heads": 2, "patch_size": 4, "image_size": 24}}
+GEMMA_PROCESSOR = {"size": {"height": 24, "width": 24}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
+                   "do_pan_and_scan": None}
 SIZES = ((13, 7), (40, 25), (1, 1), (64, 48), (90, 9), (33, 50))  # width, height
 
 
@@ -64,17 +75,17 @@ def byte_letters():
     return {byte: chr(byte if byte in kept else 256 + others.index(byte)) for byte in range(256)}
 
 
-def write_model(folder):
+def write_model(folder, config=CONFIG, processor=PROCESSOR, special=SPECIAL, template=TEMPLATE):
     folder.mkdir()
     letters = byte_letters()
     added = [{"id": 256 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-              "special": True} for i, name in enumerate(SPECIAL)]
+              "special": True} for i, name in enumerate(special)]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     files = {
-        "config.json": CONFIG,
-        "preprocessor_config.json": PROCESSOR,
+        "config.json": config,
+        "preprocessor_config.json": processor,
         "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
-                                  "chat_template": TEMPLATE},
+                                  "chat_template": template},
         "tokenizer.json": {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
                            "pre_tokenizer": level, "post_processor": None, "decoder": level,
                            "model": {"type": "BPE", "vocab": {letters[b]: b for b in range(256)}, "merges": []}}}
@@ -217,6 +228,24 @@ def prompts_and_validations_with_pictures(space):
     check("exact_match" in result.out, result)
     _, _, out = generate(space, 2, *model, "data.val_split_fraction=0.25", action="--evaluate")
     check("perplexity" in out, out)
+
+
+@test
+def gemma3_reads_pictures_of_one_size(space):
+    folder = space.new("gemma")
+    write_model(folder, GEMMA, GEMMA_PROCESSOR, GEMMA_SPECIAL, GEMMA_TEMPLATE)
+    model = (f"model.path={folder}", "model.pictures=true")
+    one = run(space, 1, *model, "parallel.strategy=single", "output.save_model=true")
+    found = losses(one)
+    check("of 9 rows on average" in one.out and len(found) == 12 and found[-1] < found[0], one, found)
+    for ranks, *settings in ((1, "data.text_padding=longest"), (2, "train.accumulate_grad_batches=1", "parallel.strategy=fsdp")):
+        check(numpy.allclose(found, losses(run(space, ranks, *model, *settings)), rtol=1e-4), settings)
+    trained = (f"model.path={one.output}/model", *model[1:], "model.init=pretrained", "generate.max_new_tokens=8")
+    texts = [[line["text"] for line in generate(space, ranks, *trained, f"generate.batch_size={size}")[0]]
+             for ranks, size in ((1, 3), (1, 1), (2, 4))]
+    check(len(texts[0]) == 24 and texts[0] == texts[1] == texts[2], texts)
+    texts_alone = run(space, 1, f"model.path={folder}", "train.max_steps=2")
+    check("images (24)" in texts_alone.out + texts_alone.err, texts_alone)
 
 
 @test
