@@ -37,6 +37,7 @@ Config configuration(const CommandLine& line, int64_t ranks) {
     TextSettings texts;
     texts.keys = config.data.keys;
     texts.pictures = config.data.pictures;
+    texts.pictures_in_texts = reads_pictures_in_texts(config);
     config.data.max_text_tokens = usual_text_tokens(config.data.path, config.data.format, texts, config.data.max_text_tokens);
   }
   check_metrics(config);

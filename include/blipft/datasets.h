@@ -102,7 +102,8 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat for
                                       const TextSettings& settings = {});
 /// Returns true if `path` exists or, as a pattern of .tar files, matches a file.
 bool dataset_exists(const std::string& path);
-/// The largest number of tokens that texts at `path` usually have: 512 if these are records, else `otherwise`.
+/// The largest number of tokens that texts at `path` usually have: 512 if these are records or, with
+/// settings.pictures_in_texts, conversations about pictures; else `otherwise`.
 int64_t usual_text_tokens(const std::string& path, DatasetFormat format, const TextSettings& settings, int64_t otherwise);
 
 }  // namespace blipft

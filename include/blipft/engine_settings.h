@@ -113,6 +113,9 @@ struct EngineSettings : LoadingSettings {
   TraceSection trace;
 };
 
+/// Returns true if the model reads pictures anywhere in texts. False if its folder cannot be read.
+bool reads_pictures_in_texts(const EngineSettings& config);
+
 /// Returns true if parallel.offload lists `what`.
 inline bool offloads(const EngineSettings& settings, OffloadedData what) {
   const std::vector<OffloadedData>& all = settings.parallel.offload;

@@ -171,7 +171,7 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat for
 int64_t usual_text_tokens(const std::string& path, DatasetFormat format, const TextSettings& settings, int64_t otherwise) {
   for (const Format& row : kFormats)
     if (format == row.format || (format == DatasetFormat::automatic && row.is_there(path, settings)))
-      return row.open == open_records ? 512 : otherwise;
+      return row.open == open_records || settings.pictures_in_texts ? 512 : otherwise;
   return otherwise;
 }
 

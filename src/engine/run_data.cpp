@@ -9,6 +9,7 @@
 #include "blipft/pictures.h"
 #include "datasets/picture_table.h"
 #include "engine/decode/generate_settings.h"
+#include "engine/settings.h"
 #include "loading/picture_reader.h"
 #include "loading/step_order.h"
 #include "loading/text_survey.h"
@@ -71,6 +72,14 @@ std::string end_token_warning(const EngineSettings& config, const ModelInputs& i
 
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::string& model_directory) {
   return load_tokenizer(model_directory, family_of(model_directory).tokenizer);
+}
+
+bool reads_pictures_in_texts(const EngineSettings& config) {
+  try {
+    return read_model(config.model.path)(model_settings(config))->inputs().text.pictures;
+  } catch (const UserError&) {             // the code that makes the model reports the error
+    return false;
+  }
 }
 
 std::shared_ptr<const PictureReader> open_picture_reader(const EngineSettings& config, const ModelInputs& inputs) {
