@@ -290,7 +290,8 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
 class WebDataset final : public Dataset {
  public:
   WebDataset(const std::vector<std::string>& shards, const TextSettings& settings)
-      : shards_(shards), settings_(settings) {
+      : shards_(shards), settings_(settings), named_pictures_(settings) {
+    named_pictures_.allow_outside = true;    // the picture of a sample is a member, whose name is no path
     for (size_t i = 0; i < shards_.size(); ++i) index_shard(shards_[i], i, entries_, ignored_);
     entries_.shrink_to_fit();
     const auto is_empty = [](const Entry& entry) { return entry.has_text_file() && entry.caption.bytes == 0; };
@@ -343,8 +344,14 @@ class WebDataset final : public Dataset {
       tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
                concat("member \"", brief(entry.picture_name()), "\""));
     }
-    fill_sample(text_of(tar, entry), settings_, sample.name, sample);
     sample.number = index;
+    if (const auto record = conversation_in(tar, entry); !record.is_null()) {
+      Sample conversation = sample_of_record(record, named_pictures_, location_of(tar, entry));
+      sample.segments = std::move(conversation.segments);
+      sample.whole = conversation.whole;
+      return sample;
+    }
+    fill_sample(text_of(tar, entry), settings_, sample.name, sample);
     return sample;
   }
 
@@ -386,8 +393,11 @@ class WebDataset final : public Dataset {
     const Entry& entry = entries_[static_cast<size_t>(index)];
     const TarFile tar(shards_[entry.shard]);
     Prompt prompt;
-    prompt.name = prompt.picture = tar.path() + ":" + brief(entry.picture_name(), 1000);
-    fill_prompt(text_of(tar, entry), settings_, prompt.name, prompt);
+    const std::string name = tar.path() + ":" + brief(entry.picture_name(), 1000);
+    const auto conversation = conversation_in(tar, entry);
+    if (!conversation.is_null()) prompt = prompt_of_record(conversation, named_pictures_, location_of(tar, entry));
+    else fill_prompt(text_of(tar, entry), settings_, name, prompt);
+    prompt.name = prompt.picture = name;
     if (settings_.pictures_in_texts) prompt.pictures = {file_of(prompt.name, entry)};
     return prompt;
   }
@@ -407,6 +417,16 @@ class WebDataset final : public Dataset {
   }
   static nlohmann::json record_of(const TarFile& tar, const Entry& entry) {
     return parse_json(caption_of(tar, entry), location_of(tar, entry));
+  }
+
+  /// Returns the record if it is a conversation and the model reads pictures in texts; it then names the sample's picture.
+  nlohmann::ordered_json conversation_in(const TarFile& tar, const Entry& entry) const {
+    if (!settings_.pictures_in_texts || entry.has_text_file()) return nullptr;
+    auto record = parse_json<nlohmann::ordered_json>(caption_of(tar, entry), location_of(tar, entry));
+    if (!record.is_object() || (!record.contains(name_of(settings_, "messages")) && !record.contains("conversations"))) return nullptr;
+    record.erase("image");
+    record["images"] = {entry.picture_name()};
+    return record;
   }
 
   PictureText text_of(const TarFile& tar, const Entry& entry) const {
@@ -437,6 +457,7 @@ class WebDataset final : public Dataset {
 
   const std::vector<std::string> shards_;
   const TextSettings settings_;
+  TextSettings named_pictures_;              // for conversations
   mutable std::once_flag counted_;
   mutable std::optional<UnrenderedKeys> unrendered_;
   std::vector<Entry> entries_;

@@ -11,6 +11,7 @@
 #include "blipft/error.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
+#include "text/chat_template.h"
 
 using namespace blipft;
 using testing::message_of;
@@ -409,5 +410,37 @@ TEST_SUITE("dataset") {
     REQUIRE(dataset->size() == 86);
     CHECK(dataset->read(0).segments.at(0).text == "a family is sitting down at a table to have cake");
     for (int64_t i = 0; i < dataset->size(); ++i) CHECK(dataset->read(i).picture->size() > 1000);
+  }
+
+  TEST_CASE("webdataset: a model that reads pictures in texts gets captions and conversations with the picture of the sample") {
+    TemporaryDirectory directory;
+    TextSettings settings;
+    settings.pictures_in_texts = true;
+    settings.chat_template = std::make_shared<const ChatTemplate>(
+        "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+        "{% if part.type == 'image' %}#{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}", "t.jinja");
+    const std::string conversation = R"({"image": "elsewhere.jpg", "conversations": [{"from": "human", "value": "<image>what?"}, )"
+                                     R"({"from": "gpt", "value": "red"}]})";
+    directory.write("s.tar", tar_member("1.jpg", "one") + tar_member("1.txt", "a cat") + tar_member("2.jpg", "two!") +
+                                 tar_member("2.json", conversation) + tar_end());
+    const auto dataset = open_dataset(directory / "s.tar", DatasetFormat::automatic, settings);
+    REQUIRE(dataset->size() == 2);
+    const char* const texts[][2] = {{"[user]#[assistant]", "a cat"}, {"[user]#what?[assistant]", "red"}};
+    for (int64_t i = 0; i < 2; ++i) {
+      const Dataset::Sample sample = dataset->read(i);
+      const Dataset::Prompt prompt = dataset->read_prompt(i);
+      REQUIRE(sample.segments.size() == 2);
+      CHECK(sample.segments[0].text == texts[i][0]);
+      CHECK(sample.segments[1].text == texts[i][1]);
+      CHECK(prompt.text == texts[i][0]);
+      CHECK(prompt.references == std::vector<std::string>{texts[i][1]});
+      REQUIRE(sample.pictures.size() == 1);
+      CHECK(prompt.pictures == sample.pictures);
+      const PictureFile& picture = sample.pictures.front();
+      CHECK(picture.file == directory / "s.tar");
+      CHECK(picture.bytes == 3 + i);
+      CHECK(picture.name == concat(directory / "s.tar", ":", i + 1, ".jpg"));
+    }
   }
 }
