@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The whole program on a small Qwen3-VL and a small Gemma 3: texts with pictures of any size, from records to losses, beside transformers.
+"""The whole program on a small Qwen3-VL and a small Gemma 3: texts with pictures, from records to losses and answers, beside
+transformers.
 Prints ok, FAILED or SKIPPED for each test.
 
     test/program/pictures_program_test.py [WORD...]        tests whose names hold one of the words
@@ -10,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
@@ -32,39 +34,75 @@ except ImportError as missing:
 from generation_runs import generate  # noqa: E402
 from program_runs import DEVICE, PROGRAM, Space, mpirun, model_of, run, start, steps_of  # noqa: E402
 
-TEMPLATE = (
-    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' }}{%- if message.content is string %}"
-    "{{- message.content }}{%- else %}{%- for content in message.content %}"
-    "{%- if content.type == 'image' or 'image' in content or 'image_url' in content %}"
-    "{{- '<|vision_start|><|image_pad|><|vision_end|>' }}{%- elif 'text' in content %}{{- content.text }}{%- endif %}"
-    "{%- endfor %}{%- endif %}{{- '<|im_end|>\\n' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}")
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
-IMAGE = 256 + SPECIAL.index("<|image_pad|>")
-CONFIG = {
-    "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "image_token_id": IMAGE,
-    "video_token_id": 270, "vision_start_token_id": 259, "vision_end_token_id": 260, "tie_word_embeddings": True,
-    "text_config": {"model_type": "qwen3_vl_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 48,
-                    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-                    "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 5000000.0,
-                    "rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}},
-    "vision_config": {"model_type": "qwen3_vl", "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2,
-                      "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3,
-                      "num_position_embeddings": 25, "out_hidden_size": 32, "deepstack_visual_indexes": [0],
-                      "hidden_act": "gelu_pytorch_tanh"}}
-PROCESSOR = {"image_processor_type": "Qwen2VLImageProcessorFast", "size": {"shortest_edge": 256, "longest_edge": 4096},
-             "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-GEMMA_TEMPLATE = TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<start_of_image>")
-GEMMA_SPECIAL = [*SPECIAL[:3], "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
-GEMMA = {
-    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "image_token_index": IMAGE, "mm_tokens_per_image": 9,
-    "text_config": {"model_type": "gemma3_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 48,
-                    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-                    "query_pre_attn_scalar": 16, "sliding_window": 8, "sliding_window_pattern": 2, "max_position_embeddings": 4096},
-    "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,
-                      "num_attention_heads": 2, "patch_size": 4, "image_size": 24}}
-GEMMA_PROCESSOR = {"size": {"height": 24, "width": 24}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
-                   "do_pan_and_scan": None}
+CONTENT = ("{%%- if message.content is string %%}{{- message.content }}{%%- else %%}{%%- for content in message.content %%}"
+           "{%%- if content.type == 'image' %%}{{- '%s' }}{%%- elif 'text' in content %%}{{- content.text }}{%%- endif %%}"
+           "{%%- endfor %%}{%%- endif %%}")
+NORM = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+
+class Qwen:
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+    image = 256 + 5
+    template = ("{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' }}"
+                + CONTENT % "<|vision_start|><|image_pad|><|vision_end|>" +
+                "{{- '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}")
+    prompt, end = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>"
+    config = {
+        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "image_token_id": image,
+        "video_token_id": 270, "vision_start_token_id": 259, "vision_end_token_id": 260, "tie_word_embeddings": True,
+        "text_config": {"model_type": "qwen3_vl_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 48,
+                        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 5000000.0,
+                        "rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}},
+        "vision_config": {"model_type": "qwen3_vl", "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2,
+                          "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3,
+                          "num_position_embeddings": 25, "out_hidden_size": 32, "deepstack_visual_indexes": [0],
+                          "hidden_act": "gelu_pytorch_tanh"}}
+    processor = {"size": {"shortest_edge": 256, "longest_edge": 4096}, "patch_size": 4, "merge_size": 2,
+                 "temporal_patch_size": 2, **NORM}
+    classes = ("Qwen3VLConfig", "Qwen3VLForConditionalGeneration", "Qwen2VLImageProcessorPil")
+    settings = ()
+
+    @staticmethod
+    def texts(inputs):
+        """The text of each picture."""
+        return ["<|vision_start|>" + "<|image_pad|>" * int(grid.prod() // 4) + "<|vision_end|>" for grid in inputs.get("image_grid_thw", [])]
+
+    @staticmethod
+    def types(ids):
+        return {"mm_token_type_ids": (ids == Qwen.image).int()}
+
+
+class Gemma:
+    special = ["<pad>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+    image = 256 + 6
+    template = ("{{- bos_token }}{%- for message in messages %}{{- '<start_of_turn>' + ('model' if message.role == 'assistant' else "
+                "message.role) + '\n' }}" + CONTENT % "<start_of_image>" +
+                "{{- '<end_of_turn>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<start_of_turn>model\n' }}{%- endif %}")
+    prompt, end = "<bos><start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>"
+    config = {
+        "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": 16,
+        "image_token_index": image, "boi_token_index": 260, "eoi_token_index": 261, "eos_token_id": [271],
+        "text_config": {"model_type": "gemma3_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 48,
+                        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                        "query_pre_attn_scalar": 16, "sliding_window": 24, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                        "max_position_embeddings": 4096},
+        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                          "num_attention_heads": 2, "image_size": 56, "patch_size": 7, "vision_use_head": False}}
+    processor = {"size": {"height": 56, "width": 56}, **NORM}
+    classes = ("Gemma3Config", "Gemma3ForConditionalGeneration", "Gemma3ImageProcessorPil")
+    settings = ("model.pictures=true",)
+
+    @staticmethod
+    def texts(inputs):
+        return ["\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"] * len(inputs.get("pixel_values", ()))
+
+    @staticmethod
+    def types(ids):
+        return {"token_type_ids": (ids == Gemma.image).int()}
+
+
+FAMILIES = {"qwen3_vl": Qwen, "gemma3": Gemma}
 SIZES = ((13, 7), (40, 25), (1, 1), (64, 48), (90, 9), (33, 50))  # width, height
 
 
@@ -75,17 +113,17 @@ def byte_letters():
     return {byte: chr(byte if byte in kept else 256 + others.index(byte)) for byte in range(256)}
 
 
-def write_model(folder, config=CONFIG, processor=PROCESSOR, special=SPECIAL, template=TEMPLATE):
+def write_model(folder, family):
     folder.mkdir()
     letters = byte_letters()
     added = [{"id": 256 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-              "special": True} for i, name in enumerate(special)]
+              "special": True} for i, name in enumerate(family.special)]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     files = {
-        "config.json": config,
-        "preprocessor_config.json": processor,
-        "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
-                                  "chat_template": template},
+        "config.json": family.config,
+        "preprocessor_config.json": family.processor,
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": family.special[1],
+                                  "eos_token": family.end, "pad_token": family.special[0], "chat_template": family.template},
         "tokenizer.json": {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
                            "pre_tokenizer": level, "post_processor": None, "decoder": level,
                            "model": {"type": "BPE", "vocab": {letters[b]: b for b in range(256)}, "merges": []}}}
@@ -99,7 +137,7 @@ class Pictures(Space):
     def __init__(self, folder):
         super().__init__(folder)
         self.model, self.data = self.folder / "qwen", self.folder / "records"
-        write_model(self.model)
+        write_model(self.model, Qwen)
         self.data.mkdir()
         for i, (width, height) in enumerate(SIZES):
             colours = numpy.random.default_rng(i).integers(0, 256, (height, width, 3), dtype=numpy.uint8)
@@ -148,78 +186,85 @@ def a_resumed_run_has_the_same_bits(space):
 class Reference:
     """A small random model in a folder, and transformers' model with its processor of PIL."""
 
-    def __init__(self, space, scale):
+    def __init__(self, space, family, scale):
         if torch is None:
             raise Skip(why)
-        self.space, self.folder = space, space.new("model")
-        write_model(self.folder)
+        self.space, self.family, self.folder = space, family, space.new("model")
+        write_model(self.folder, family)
         torch.manual_seed(3)
-        self.model = transformers.Qwen3VLForConditionalGeneration(transformers.Qwen3VLConfig(**CONFIG)).eval()
+        config, model, processor = (getattr(transformers, name) for name in family.classes)
+        self.model = model(config(**family.config)).eval()
         self.model.set_attn_implementation("eager")
         with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.mul_(scale if parameter.dim() > 1 else 1)
+            for name, parameter in self.model.named_parameters():
+                if name.endswith("mm_input_projection_weight"):
+                    parameter.normal_(0, 0.2)            # it is 0 as initialised
+                elif parameter.dim() > 1:
+                    parameter.mul_(scale)
         self.model.save_pretrained(self.folder / "saved")
         (self.folder / "saved/model.safetensors").rename(self.folder / "model.safetensors")
-        self.processor = transformers.Qwen2VLImageProcessorPil(**{**PROCESSOR, "image_processor_type": None})
+        self.processor = processor(**family.processor)
         self.tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(self.folder / "tokenizer.json"))
+        self.settings = (f"model.path={self.folder}", "model.init=pretrained", "data.pixel_library=pillow", *family.settings)
 
     def inputs(self, record):
         """The ids of a record's prompt, and its pictures."""
         pictures = [Image.open(self.space.data / name).convert("RGB") for name in record["images"]]
         inputs = dict(self.processor(pictures, return_tensors="pt")) if pictures else {}
-        prompt = f"<|im_start|>user\n{record['conversations'][0]['value']}<|im_end|>\n<|im_start|>assistant\n"
-        for grid in inputs.get("image_grid_thw", []):
-            rows = "<|image_pad|>" * int(grid.prod() // 4)
-            prompt = prompt.replace("<image>", f"<|vision_start|>{rows}<|vision_end|>", 1)
+        inputs.pop("num_crops", None)
+        prompt = self.family.prompt.format(record["conversations"][0]["value"])
+        for text in self.family.texts(inputs):
+            prompt = prompt.replace("<image>", text, 1)
         return self.tokenizer.encode(prompt), inputs
 
     def loss(self, record):
         """The loss and the number of labels: the answer with its end token."""
         prompt, inputs = self.inputs(record)
-        answer = self.tokenizer.encode(record["conversations"][1]["value"] + "<|im_end|>")
+        answer = self.tokenizer.encode(record["conversations"][1]["value"] + self.family.end)
         ids, labels = torch.tensor([prompt + answer]), torch.tensor([[-100] * len(prompt) + answer])
         with torch.no_grad():
-            loss = self.model(input_ids=ids, labels=labels, mm_token_type_ids=(ids == IMAGE).int(), **inputs).loss
+            loss = self.model(input_ids=ids, labels=labels, attention_mask=torch.ones_like(ids), **self.family.types(ids), **inputs).loss
         return float(loss), len(answer)
 
     def answer(self, record, **more):
         prompt, inputs = self.inputs(record)
         ids = torch.tensor([prompt])
         with torch.no_grad():
-            found = self.model.generate(input_ids=ids, mm_token_type_ids=(ids == IMAGE).int(), max_new_tokens=8, do_sample=False,
-                                        attention_mask=torch.ones_like(ids), **inputs, **more)
+            found = self.model.generate(input_ids=ids, max_new_tokens=8, do_sample=False, attention_mask=torch.ones_like(ids),
+                                        **self.family.types(ids), **inputs, **more)
         return self.tokenizer.decode(found[0][len(prompt):], skip_special_tokens=True)
 
 
-@test_each(("packed", "longest"))
-def losses_are_those_of_transformers(space, padding):
-    reference = Reference(space, 1)
+@test_each([(family, padding) for family in FAMILIES for padding in ("packed", "longest")])
+def losses_are_those_of_transformers(space, case):
+    family, padding = case
+    reference = Reference(space, FAMILIES[family], 1)
     expected = [reference.loss(record) for record in space.records]
-    result = run(space, 1, f"model.path={reference.folder}", "model.init=pretrained", "data.shuffle=false", "data.pixel_library=pillow",
-                 "train.lr=1e-30", "train.max_epochs=1", "train.accumulate_grad_batches=1", f"data.text_padding={padding}")
+    result = run(space, 1, *reference.settings, "data.shuffle=false", "train.lr=1e-30", "train.max_epochs=1",
+                 "train.accumulate_grad_batches=1", f"data.text_padding={padding}")
     for i, loss in enumerate(losses(result)):
         pair = expected[2 * i:2 * i + 2]
         mean = sum(one * count for one, count in pair) / sum(count for _, count in pair)
-        check(abs(loss - mean) < 2e-6 * mean, i, loss, mean)  # f32: sums in another order
+        check(abs(loss - mean) < 3e-6 * mean, i, loss, mean)  # f32: sums in another order
 
 
-@test_each((1, 3))
-def answers_to_prompts_with_pictures_are_those_of_transformers(space, beams):
-    reference = Reference(space, 10)
+@test_each([(family, beams) for family in FAMILIES for beams in (1, 3)])
+def answers_to_prompts_with_pictures_are_those_of_transformers(space, case):
+    family, beams = case
+    reference = Reference(space, FAMILIES[family], 10)
     expected = [reference.answer(record, num_beams=beams) for record in space.records]
-    check(len(set(expected)) > 12, expected)
+    check(len(set(expected)) > 5, expected)
     for ranks in (1, 2):
-        lines, _, _ = generate(space, ranks, f"model.path={reference.folder}", "model.init=pretrained", "data.pixel_library=pillow",
-                               "generate.max_new_tokens=8", f"generate.num_beams={beams}", "generate.batch_size=3")
-        check([line["text"].strip() for line in lines] == [text.strip() for text in expected], beams, lines, expected)
+        lines, _, _ = generate(space, ranks, *reference.settings, "generate.max_new_tokens=8", f"generate.num_beams={beams}",
+                               "generate.batch_size=3")
+        check([line["text"].strip() for line in lines] == [text.strip() for text in expected], case, lines, expected)
 
 
 @test
 def prompts_and_validations_with_pictures(space):
-    reference = Reference(space, 10)
+    reference = Reference(space, Qwen, 10)
     record = {"images": ["p3.png"], "conversations": [{"value": "<image>what is it?"}]}
-    model = (f"model.path={reference.folder}", "model.init=pretrained", "data.pixel_library=pillow", "generate.max_new_tokens=8")
+    model = (*reference.settings, "generate.max_new_tokens=8")
     status, out, err, _ = mpirun(0, [PROGRAM, "--generate", space.config, *model, f"output.path={space.new()}", "--image",
                                      space.data / "p3.png", "--prompt", "what is it?"])
     check(status == 0 and reference.answer(record).strip() == out.strip(), out, err, reference.answer(record))
@@ -231,28 +276,21 @@ def prompts_and_validations_with_pictures(space):
 
 
 @test
-def gemma3_reads_pictures_of_one_size(space):
-    folder = space.new("gemma")
-    write_model(folder, GEMMA, GEMMA_PROCESSOR, GEMMA_SPECIAL, GEMMA_TEMPLATE)
-    model = (f"model.path={folder}", "model.pictures=true")
-    one = run(space, 1, *model, "parallel.strategy=single", "output.save_model=true")
-    found = losses(one)
-    check("of 9 rows on average" in one.out and len(found) == 12 and found[-1] < found[0], one, found)
-    for ranks, *settings in ((1, "data.text_padding=longest"), (2, "train.accumulate_grad_batches=1", "parallel.strategy=fsdp")):
-        check(numpy.allclose(found, losses(run(space, ranks, *model, *settings)), rtol=1e-4), settings)
-    trained = (f"model.path={one.output}/model", *model[1:], "model.init=pretrained", "generate.max_new_tokens=8")
-    texts = [[line["text"] for line in generate(space, ranks, *trained, f"generate.batch_size={size}")[0]]
-             for ranks, size in ((1, 3), (1, 1), (2, 4))]
-    check(len(texts[0]) == 24 and texts[0] == texts[1] == texts[2], texts)
-    texts_alone = run(space, 1, f"model.path={folder}", "train.max_steps=2")
-    check("images (24)" in texts_alone.out + texts_alone.err, texts_alone)
-
-
-@test
 def show_prints_the_pictures_and_their_rows(space):
     status, out, err, _ = mpirun(0, [PROGRAM, "--show", "3", str(space.config)])
     check(status == 0, out, err)
-    check("<|vision_start|><|image_pad|> x " in out and f"{IMAGE} x " in out and "read as " in out, out)
+    check("<|vision_start|><|image_pad|> x " in out and f"{Qwen.image} x " in out and "read as " in out, out)
+
+
+@test
+def a_plan_that_does_not_fit_names_the_pixels_that_do(space):
+    def plan(pixels):
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--gpu-memory", "2GiB", space.config, "data.path=absent",
+                                         f"data.max_pixels={pixels}"])
+        check("assumed: " in out and status == (0 if "fits: " in out else 1), out, err)
+        return out
+    largest = re.search(r"the run fits with data.max_pixels=(\d+) \(now 16777216\)", plan(1 << 24))
+    check(largest and "fits: " in plan(largest[1]) and "does not fit: " in plan(int(int(largest[1]) * 1.2)), largest)
 
 
 @test
