@@ -10,6 +10,7 @@
     tools/bench.py --generate                    decoding, captions and reading of prompts on one GPU, with transformers
     tools/bench.py --fp8                         steps with products in fp8 and in bf16, on one GPU
     tools/bench.py --families                    families of models at full size on one GPU, with transformers and PEFT
+    tools/bench.py --vlm                         vision-language models at full size on one GPU, with transformers and PEFT
     tools/bench.py --llama                       LLaMA 7B and 13B on one to four GPUs, with PyTorch
     tools/bench.py --cpu-smoke                   tests this script with a tiny model on two CPU ranks
 
@@ -41,14 +42,14 @@ import own_python
 if __name__ == "__main__":
     own_python.need("numpy", "h5py", "PIL")
 
-from blipft_bench import auto, blipft, families, fp8, generate, inputs, llama, machine, ops, pytorch, rows, table  # noqa: E402
+from blipft_bench import auto, blipft, families, fp8, generate, inputs, llama, machine, ops, pytorch, rows, table, vlm  # noqa: E402
 from blipft_bench.commands import BenchError, OutOfTime, Skipped, run_command  # noqa: E402
 from blipft_bench.machine import ROOT, say, shown  # noqa: E402
 
 SMOKE_RANKS = 2
 QUICK = dict(steps=8, repeats=1, budget=285)  # the last command ends and the table is printed in the rest of 300 s
 AUTO = dict(steps=8, repeats=1, budget=285)
-MODES = dict(auto=auto, generate=generate, fp8=fp8, families=families, llama=llama)
+MODES = dict(auto=auto, generate=generate, fp8=fp8, families=families, llama=llama, vlm=vlm)
 USUAL = dict(steps=10, repeats=1, budget=None)
 
 
@@ -247,6 +248,7 @@ def parse_arguments():
     add("--auto", action="store_true", help="time train.batch_size: auto; --rows: " + ", ".join(auto.NAMES))
     add("--generate", action="store_true", help="time generation; --rows: " + ", ".join(generate.NAMES))
     add("--fp8", action="store_true", help="time products in fp8; --rows: " + ", ".join(fp8.NAMES))
+    add("--vlm", action="store_true", help="time vision-language models at full size; --rows: " + ", ".join(vlm.NAMES))
     add("--families", action="store_true", help="time families at full size; --rows: " + ", ".join(families.NAMES))
     add("--llama", action="store_true", help="time LLaMA on one to four GPUs; --rows: " + ", ".join(llama.NAMES))
     add("--free", type=float, help="with --auto: occupy the GPU's memory except for this many GiB")

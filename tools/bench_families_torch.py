@@ -2,10 +2,12 @@
 """The PyTorch side of tools/bench.py --families and --llama: the same training step in transformers (and PEFT), random weights, bf16.
 
     python3 tools/bench_families_torch.py --model FOLDER --batch 2 --accumulate 8 --tokens 4096 [--lora 16] [--recompute]
+    python3 tools/bench_families_torch.py --model FOLDER --batch 4 --accumulate 4 --tokens 120 --photo 768x1024 [--lora 16]
     torchrun --nproc-per-node 4 tools/bench_families_torch.py --strategy fsdp --shard-ranks 2 [--mixed] ...
 
 FOLDER has a config.json. Layers are compiled, AdamW is the fused one, attention is scaled_dot_product_attention. With
-pictures, --tokens counts the labels of the language model. The last line is RESULT and a JSON object: step_s (the median
+pictures, --tokens counts the labels of the language model, which follow one picture (--photo: the size to which the
+processor scales it). The last line is RESULT and a JSON object: step_s (the median
 distance between the beginnings of consecutive steps on the device's clock), allocated_gib at the peak, parameters, loss.
 """
 import argparse
@@ -26,6 +28,7 @@ def parse_arguments():
     add("--batch", type=int, required=True)
     add("--accumulate", type=int, default=1)
     add("--tokens", type=int, required=True)
+    add("--photo", help="HEIGHTxWIDTH in pixels, for models that read pictures of any size or Gemma 3")
     add("--lora", type=int, default=0, help="rank of adapters on every matrix of the layers")
     add("--strategy", choices=("single", "ddp", "fsdp"), default="single", help="fsdp: fully_shard, gathered once a step")
     add("--shard-ranks", type=int, help="fsdp: the ranks that share one copy of the parameters (default all)")
@@ -43,6 +46,8 @@ def make_model(arguments, config):
     with torch.device(arguments.device):
         if config.model_type == "blip-2":
             model = transformers.Blip2ForConditionalGeneration(config)
+        elif arguments.photo:
+            model = transformers.AutoModelForImageTextToText.from_config(config)
         else:
             model = transformers.AutoModelForCausalLM.from_config(config.get_text_config())
     torch.set_default_dtype(torch.float32)
@@ -59,7 +64,7 @@ def make_model(arguments, config):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
     torch._dynamo.config.recompile_limit = 64  # layers of one class differ in constants that the compiler guards
     layers = [module for module in model.modules()
-              if type(module).__name__.endswith(("DecoderLayer", "EncoderLayer", "QFormerLayer", "T5Block"))]
+              if type(module).__name__.endswith(("DecoderLayer", "EncoderLayer", "QFormerLayer", "T5Block", "VisionBlock"))]
     for layer in layers:
         layer.compile()
     return distribute(arguments, model, layers)
@@ -100,6 +105,8 @@ def summed_later(arguments, model, last):
 
 def make_batch(arguments, config):
     device, samples = arguments.device, arguments.batch
+    if arguments.photo:
+        return make_photo_batch(arguments, config)
     if config.model_type != "blip-2":
         ids = torch.randint(3, 400, (samples, arguments.tokens), device=device)
         return dict(input_ids=ids, labels=ids, use_cache=False)
@@ -109,6 +116,26 @@ def make_batch(arguments, config):
     ids[:, -1] = config.text_config.eos_token_id
     return dict(pixel_values=torch.randn(samples, 3, size, size, device=device, dtype=torch.bfloat16), input_ids=ids,
                 attention_mask=torch.ones_like(ids), labels=labels)
+
+
+def make_photo_batch(arguments, config):
+    """Samples of one picture and then text, as the family's processor makes them."""
+    device, samples, vision = arguments.device, arguments.batch, config.vision_config
+    if config.model_type == "gemma3":
+        rows, image_id, size = config.mm_tokens_per_image, config.image_token_id, vision.image_size
+        pixels = dict(pixel_values=torch.randn(samples, 3, size, size, device=device, dtype=torch.bfloat16))
+    else:
+        height, width = (int(side) // vision.patch_size for side in arguments.photo.split("x"))
+        rows, image_id = height * width // vision.spatial_merge_size ** 2, config.image_token_id
+        patches = torch.randn(samples * height * width, 3 * 2 * vision.patch_size ** 2, device=device, dtype=torch.bfloat16)
+        pixels = dict(pixel_values=patches, image_grid_thw=torch.tensor([[1, height, width]] * samples, device=device))
+    ids = torch.randint(3, 400, (samples, 4 + rows + arguments.tokens), device=device)
+    ids[:, 4:4 + rows] = image_id
+    labels = ids.clone()
+    labels[:, :4 + rows] = -100
+    kinds = "token_type_ids" if config.model_type == "gemma3" else "mm_token_type_ids"
+    return {"input_ids": ids, "labels": labels, "attention_mask": torch.ones_like(ids), kinds: (ids == image_id).long(),
+            "use_cache": False, **pixels}
 
 
 def main():

@@ -89,7 +89,7 @@ def measure_torch(bench, row, model):
     for attempt, (batch, recompute) in enumerate(row["torch"]):
         command = [bench.torch["python"], *pytorch.launch(ranks), str(ROOT / SCRIPT), "--model", shown(model), "--batch", str(batch), "--accumulate",
                    str(row["batch"] * row["accumulate"] // batch), "--tokens", str(row["tokens"]), "--lora", str(row.get("lora", 0)),
-                   *strategy, *(["--recompute"] if recompute else []), *(["--mixed"] if row.get("precision") == "bf16-mixed" else [])]
+                   *row.get("options", []), *strategy, *(["--recompute"] if recompute else []), *(["--mixed"] if row.get("precision") == "bf16-mixed" else [])]
         log = bench.out / row["name"] / f"torch-{attempt}.log"
         try:
             measured = bench.run(command, log, bench.gpus[:ranks], TORCH_START + TORCH_STEPS * row["expected"][1])
