@@ -66,8 +66,8 @@ void update_cases(Harness& harness, const char* name, DType param, bool master, 
     args.m = harness.tensor({n}, state), args.scalars = scalars();
     return [&harness, args] { harness.ops().lion_update(args, harness.stream()); };
   });
-  const double quantized = static_cast<double>(4 * n + n / 16);  // two moments with their scales, read and written
-  harness.run("adamw8bit_update", shape, {cost(0).bytes + quantized}, [&]() -> Harness::Work {
+  const double moments = static_cast<double>(4 * n + n / 16);  // two moments with their scales, read and written
+  harness.run("adamw8bit_update", shape, {cost(0).bytes + moments}, [&]() -> Harness::Work {
     AdamW8bitUpdate args;
     args.param = harness.tensor({n}, param), args.grad = harness.tensor({n}, grad);
     if (master) args.master = harness.tensor({n}, DType::f32);
@@ -85,8 +85,8 @@ void quantize_cases(Harness& harness) {
     const auto add = [&](const char* op, auto run) {
       harness.run(op, concat(name, " ", n, " bf16"), {2.0 * static_cast<double>(n) + stored}, [&]() -> Harness::Work {
         const Tensor values = harness.tensor({n});
-        const Quantized quantized = quantized(harness, book, n);
-        return [&harness, run, values, quantized] { run(harness, values, quantized); };
+        const Quantized coded = quantized(harness, book, n);
+        return [&harness, run, values, coded] { run(harness, values, coded); };
       });
     };
     add("quantize", [](Harness& h, const Tensor& x, const Quantized& q) { h.ops().quantize(x, q, h.stream()); });
