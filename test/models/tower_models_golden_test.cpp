@@ -16,7 +16,7 @@ const std::vector<std::string> kSets = {"vision_qwen3_vl", "vision_qwen2_5_vl", 
 }
 
 TEST_SUITE("vision golden") {
-  TEST_CASE("Qwen-VL: the published models, and none of the losses that a mistake gives") {
+  TEST_CASE("the published models, and none of the losses that a mistake gives") {
     for (const std::string& set : kSets) {
       const json golden = vision_cases(set)[0];
       for (const int64_t padding : {0, 3}) check_vision_case(golden, false, padding);
@@ -28,7 +28,7 @@ TEST_SUITE("vision golden") {
     }
   }
 
-  TEST_CASE("Qwen-VL: drawn models and pictures agree in loss, gradients, three steps, and adapters [slow]") {
+  TEST_CASE("drawn models and pictures agree in loss, gradients, three steps, and adapters [slow]") {
     for (const std::string& set : kSets) {
       const std::vector<json> cases = vision_cases(set);
       for (size_t i = 1; i < cases.size(); ++i)
@@ -36,8 +36,8 @@ TEST_SUITE("vision golden") {
     }
   }
 
-  TEST_CASE("Qwen-VL: the published models and some drawn ones agree on the GPU, in f32 and in bf16") {
-    if (!gpu_or_skip("Qwen-VL on the GPU")) return;
+  TEST_CASE("the published models and some drawn ones agree on the GPU, in f32 and in bf16") {
+    if (!gpu_or_skip("models with towers on the GPU")) return;
     for (const std::string& set : kSets) {
       const std::vector<json> cases = vision_cases(set);
       for (size_t i = 0; i < 8; ++i)
@@ -48,7 +48,7 @@ TEST_SUITE("vision golden") {
     }
   }
 
-  TEST_CASE("Qwen-VL: all-linear means PEFT's modules, language those of the language model, and PEFT finds them again") {
+  TEST_CASE("all-linear means PEFT's modules, language those of the language model, and PEFT finds them again") {
     for (const std::string& set : kSets) {
       const json golden = vision_cases(set)[0];
       const VisionTrainer all(golden, {.targets = {"all-linear"}}), language(golden, {.targets = {"language"}});
@@ -70,7 +70,7 @@ TEST_SUITE("vision golden") {
     }
   }
 
-  TEST_CASE("Qwen-VL: quantized weights with adapters, and products in fp8") {
+  TEST_CASE("quantized weights with adapters, and products in fp8") {
     for (const std::string& set : kSets) {
       const json golden = vision_cases(set)[0];
       const double loss = golden["loss"];
@@ -94,7 +94,7 @@ TEST_SUITE("vision golden") {
     }
   }
 
-  TEST_CASE("Qwen-VL: dropout of adapters does not depend on padding") {
+  TEST_CASE("dropout of adapters does not depend on padding") {
     for (const std::string& set : kSets) {
       const json golden = vision_cases(set)[0];
       const auto loss = [&](int64_t padding, double dropout) {
@@ -107,7 +107,7 @@ TEST_SUITE("vision golden") {
     }
   }
 
-  TEST_CASE("Qwen-VL: saved models and adapters have the numbers of their folders, by the names of transformers' modules") {
+  TEST_CASE("saved models and adapters have the numbers of their folders, by the names of transformers' modules") {
     for (const std::string& set : kSets)
       for (const bool adapter : {false, true}) {
         const json golden = vision_cases(set)[0];
@@ -136,7 +136,7 @@ TEST_SUITE("vision golden") {
       }
   }
 
-  TEST_CASE("Qwen-VL: recomputed layers give the same bits, and parts can be frozen") {
+  TEST_CASE("recomputed layers give the same bits, and parts can be frozen") {
     for (const std::string& set : kSets) {
       const json golden = vision_cases(set)[0];
       VisionTrainer kept(golden, {});
