@@ -118,6 +118,7 @@ TEST_SUITE("gemma3 pictures") {
     folder.write("preprocessor_config.json", R"({"do_pan_and_scan": true, "size": {"height": 896, "width": 896}})");
     const ImageProcessor& defaults = family_of(folder.path.string()).pixels;
     const auto read = [&] { return ImageProcessor::from_directory(folder.path.string(), defaults); };
+    CHECK(defaults.image_size == 896);     // of all published models
     CHECK(message_of(read).find("preprocessor_config.json: key \"do_pan_and_scan\" is true") != std::string::npos);
     folder.write("preprocessor_config.json", R"({"do_pan_and_scan": null, "resample": 2, "size": {"height": 896, "width": 896}})");
     CHECK(read().image_size == 896);

@@ -179,7 +179,8 @@ Family families::gemma3() {
   family.read_decoder = read_gemma3;
   family.make = make_gemma3;
   family.spec.tie.weights = {{"lm_head.weight", "model.language_model.embed_tokens.weight"}};
-  family.spec.pixels = {.statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}, .resize = {ResizeFilter::bilinear, PixelLibrary::torchvision}};
+  family.spec.pixels = {.image_size = 896, .statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}},
+                        .resize = {ResizeFilter::bilinear, PixelLibrary::torchvision}};
   family.spec.picture_tokens = {"<start_of_image>", "\n\n<start_of_image>", "<image_soft_token>", "<end_of_image>\n\n"};
   family.spec.kept_tensors = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."};
   return family;
