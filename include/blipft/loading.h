@@ -80,7 +80,7 @@ inline bool validates(const LoadingSettings& loading) {
 
 struct DecodeSettings;                         // blipft/pictures.h
 /// Returns how the run file decodes pictures.
-DecodeSettings decode_settings(const LoadingSettings& loading);
+DecodeSettings picture_decoding(const LoadingSettings& loading);
 
 /// Selects the samples of each step. All ranks share one seeded permutation per epoch. Step s consists of its
 /// positions [s * G, (s + 1) * G) with G = batch_size * micro_batches * world; an incomplete last step is dropped.

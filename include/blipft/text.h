@@ -153,6 +153,7 @@ struct TextSettings : RecordSettings {
   std::string chosen_template = {};         ///< text of the template that data.chat_template names; empty with auto
   bool for_prompts = false;                 ///< only read_prompt() will be called: labels may be absent
   bool pictures_in_texts = false;           ///< the chat template puts placeholders of pictures into texts
+  bool refuses_pictures = false;            ///< the model could read them, but model.pictures is false
 };
 TextSettings text_settings(const TextKeys& keys, const KeyLocations& positions, const std::string& model_folder,
                            const Tokenizer& tokenizer);

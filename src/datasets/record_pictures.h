@@ -15,6 +15,8 @@ class RecordPictures {
   /// and line) for a video, an audio, or a picture that is not the name of a file.
   RecordPictures(const nlohmann::ordered_json& record, const std::string& location);
 
+  bool any() const { return !listed_.empty(); }
+
   /// Returns the content of a message with its pictures as parts {"type": "image"} among parts {"type": "text", "text"}.
   /// In a text, "<image>" stands for the next picture of the record; in a list of parts, a part of type "image" or
   /// "image_url" does, or for its own picture. A content without pictures is returned as it is.

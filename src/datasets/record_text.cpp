@@ -252,6 +252,8 @@ Dataset::Sample sample_of_record(const Json& record, const TextSettings& setting
   sample.name = location;
   kind_of(record, settings, location).read(record, settings, location, sample);
   if (settings.pictures_in_texts && sample.pictures.empty()) (void)RecordPictures(record, location).in_order();  // throws for others
+  BLIPFT_USER_CHECK(!settings.refuses_pictures || !RecordPictures(record, location).any(), location, ": found a picture, and with ",
+                    "model.pictures: false the model reads texts alone. Set model.pictures: true, or remove the pictures.");
   return sample;
 }
 

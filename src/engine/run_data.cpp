@@ -84,11 +84,14 @@ bool reads_pictures_in_texts(const EngineSettings& config) {
 
 std::shared_ptr<const PictureReader> open_picture_reader(const EngineSettings& config, const ModelInputs& inputs) {
   if (!inputs.text.pictures) return nullptr;
+  BLIPFT_USER_CHECK(config.data.text_padding != TextPadding::max, location_of(config, "data.text_padding"),
+                    ": data.text_padding: found max, expected auto, packed or longest: the rows of pictures in a text have no ",
+                    "maximum. Remove data.text_padding.");
   const std::string& folder = config.model.path;
   const FamilySpec& family = family_of(folder);
   const PatchInputs& patches = inputs.patches;
   PictureReader reader{family.picture_tokens, inputs.text.picture_id, inputs.text.max_tokens, patches,
-                       ImageProcessor::from_directory(folder, family.pixels), decode_settings(config), config.data.max_pictures};
+                       ImageProcessor::from_directory(folder, family.pixels), picture_decoding(config), config.data.max_pictures};
   ImageProcessor& processor = reader.processor;
   if (config.data.pixel_library != PixelLibraryChoice::automatic)
     processor.resize.library = config.data.pixel_library == PixelLibraryChoice::pillow ? PixelLibrary::pillow : PixelLibrary::torchvision;
@@ -124,6 +127,7 @@ RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs
   data.tokenizer = load_model_tokenizer(config.model.path);
   data.texts = text_settings(config.data, config, config.model.path, *data.tokenizer);
   data.texts.pictures_in_texts = pictures != nullptr;
+  data.texts.refuses_pictures = !pictures && !family_of(config.model.path).picture_tokens.placeholder.empty();
   check_text_inputs(config, config.model.path, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, data.texts, threads);

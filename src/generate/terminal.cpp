@@ -26,6 +26,8 @@ namespace blipft {
 
 namespace {
 
+constexpr int64_t kMaxPictures = 64;         // of a conversation
+
 // A conversation, and the pictures that its messages have as parts.
 struct Dialogue {
   Conversation conversation;
@@ -86,7 +88,7 @@ class Terminal {
                       " reads no picture; leave --image and /picture out");
     const std::string bytes = io::read_whole_file(file, max_picture_bytes);
     pixels_ = pixels_of({bytes.begin(), bytes.end()}, file, inputs_.picture_size,
-                        decode_settings(config_));
+                        picture_decoding(config_));
   }
 
   // Returns the request for the next answer of a conversation. Without a chat template the prompt is only the last
@@ -98,7 +100,9 @@ class Terminal {
     const std::string last = content_text(conversation.messages.back());
     const PromptSettings settings{.vocabulary = inputs_.text.vocabulary, .ends = inputs_.has_source(), .pictures = reader_.get()};
     TextRequest request;
-    if (!dialogue.pictures.empty()) {
+    const auto pictures = static_cast<int64_t>(dialogue.pictures.size());
+    BLIPFT_USER_CHECK(pictures <= kMaxPictures, location, ": found ", pictures, " pictures, expected at most ", kMaxPictures, ". ", remedy);
+    if (pictures > 0) {
       PromptedSample prompt =
           prompt_with_pictures(conversation, dialogue.pictures, generation_.tokenizer(), texts_, settings, location);
       request.ids = std::move(prompt.ids);
@@ -125,7 +129,6 @@ class Terminal {
 
   // Returns what pictures in a prompt of `maximum` tokens need at most.
   PictureShape largest_pictures(int64_t maximum) const {
-    constexpr int64_t kMaxPictures = 64;
     if (!reader_) return {};
     return {maximum, kMaxPictures, std::min(maximum, reader_->max_cells()), inputs_.patches.window > 0 ? maximum : 0};
   }

@@ -298,7 +298,7 @@ class PrefetchLoader final : public DataLoader {
     BLIPFT_USER_CHECK(source.picture, source.name, ": found no picture, the model reads one with each text; check "
                       "data.path and model.path");
     const Image picture = decode_image(source.picture->data(), source.picture->size(), source.name,
-                                       decode_settings(loading_));
+                                       picture_decoding(loading_));
     resize_picture_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, {}, pixels);
   }
 

@@ -12,7 +12,7 @@
 
 namespace blipft {
 
-DecodeSettings decode_settings(const LoadingSettings& loading) {
+DecodeSettings picture_decoding(const LoadingSettings& loading) {
   return {loading.data.exif_orientation, loading.data.transparency == Transparency::white};
 }
 
@@ -120,11 +120,15 @@ void PictureReader::set_patches(std::vector<PictureSegment>& pictures, const uin
   for (PictureSegment& picture : pictures) picture.patches = std::exchange(all, all + bytes(picture));
 }
 
-void PictureReader::read_one(const PictureFile& file, const PictureSegment& picture, uint8_t* out) const {
+Image PictureReader::decoded(const PictureFile& file) const {
   const EncodedPicture encoded = open_picture(file);
   std::vector<uint8_t> content(static_cast<size_t>(encoded.size));
   encoded.read(0, content.data(), encoded.size);
-  const Image image = decode_image(content.data(), content.size(), file.name, decode);
+  return decode_image(content.data(), content.size(), file.name, decode);
+}
+
+void PictureReader::read_one(const PictureFile& file, const PictureSegment& picture, uint8_t* out) const {
+  const Image image = decoded(file);
   const PictureSegment cells = cells_of({image.height, image.width}, file.name);
   BLIPFT_USER_CHECK(cells.height == picture.height && cells.width == picture.width, file.name, ": found ", image.width, " x ",
                     image.height, " pixels, and the file had another size before. Keep the data unchanged while a run reads it.");

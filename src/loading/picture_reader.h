@@ -37,6 +37,7 @@ struct PictureReader {
   /// Throws UserError naming the sample if the model has fewer positions than the text has rows.
   void check_rows(const TokenizedText& text, const std::string& name) const;
 
+  Image decoded(const PictureFile& file) const;
   /// Decodes the first of these files into `pictures`. Returns the patches of all, u8 [patches, 3 * side^2], cell by cell.
   std::vector<uint8_t> read(const std::vector<PictureFile>& files, const std::vector<PictureSegment>& pictures) const;
   /// Sets the patches of pictures to those that read() returned.

@@ -94,13 +94,16 @@ PictureShape padded_pictures(PictureShape need, const PatchInputs& patches, int6
   return need;
 }
 
+PictureShape largest_picture(const PatchInputs& patches, int64_t max_cells) {
+  return {max_cells, 1, max_cells, patches.window > 0 ? max_cells : 0};  // a window has at least one row
+}
+
 TextShape largest_shape(const LoadingSettings& loading, const PatchInputs& patches, int64_t max_cells) {
   const int64_t count = std::max<int64_t>(loading.data.max_pictures, 1), batch = loading.steps.batch_size;
   TextShape shape{longest_text(loading) + count * max_cells};
   if (packs_text(loading)) shape.packed_rows = batch * shape.tokens;
-  // A window has at least one row, and each picture may be a small one.
-  const int64_t rows = batch * count * max_cells, windows = patches.window > 0 ? rows : 0;
-  shape.pictures = padded_pictures({rows, batch * count, max_cells, windows}, patches, 1);
+  const PictureShape one = largest_picture(patches, max_cells);
+  shape.pictures = padded_pictures({batch * count * one.rows, batch * count, one.largest, batch * count * one.windows}, patches, 1);
   return shape;
 }
 

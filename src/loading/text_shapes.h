@@ -50,6 +50,8 @@ PictureShape needed_pictures(std::span<const PictureShape> samples, int64_t batc
 /// become pictures and windows of padding. There is at least one row. `multiple`: of the rows.
 PictureShape padded_pictures(PictureShape need, const PatchInputs& patches, int64_t multiple);
 
+/// Returns the shape of one picture of `max_cells` cells, without padding.
+PictureShape largest_picture(const PatchInputs& patches, int64_t max_cells);
 /// Returns the shape of a step whose samples have texts of data.max_text_tokens and data.max_pictures pictures (0: one) of
 /// the largest size.
 TextShape largest_shape(const LoadingSettings& loading, const PatchInputs& patches, int64_t max_cells);

@@ -53,7 +53,7 @@ std::vector<int64_t> SampleViewer::choose(int64_t count, bool random) const {
 Image SampleViewer::picture(const Dataset::Sample& sample) const {
   BLIPFT_USER_CHECK(sample.picture, sample.name, ": found no picture, the model reads one with each text");
   return decode_image(sample.picture->data(), sample.picture->size(), sample.name,
-                      decode_settings(config_));
+                      picture_decoding(config_));
 }
 
 }  // namespace blipft

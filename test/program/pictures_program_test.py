@@ -34,18 +34,18 @@ except ImportError as missing:
 from generation_runs import generate  # noqa: E402
 from program_runs import DEVICE, PROGRAM, Space, mpirun, model_of, run, start, steps_of  # noqa: E402
 
-CONTENT = ("{%%- if message.content is string %%}{{- message.content }}{%%- else %%}{%%- for content in message.content %%}"
-           "{%%- if content.type == 'image' %%}{{- '%s' }}{%%- elif 'text' in content %%}{{- content.text }}{%%- endif %%}"
-           "{%%- endfor %%}{%%- endif %%}")
 NORM = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 class Qwen:
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
     image = 256 + 5
-    template = ("{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' }}"
-                + CONTENT % "<|vision_start|><|image_pad|><|vision_end|>" +
-                "{{- '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}")
+    template = ("{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' }}{%- if message.content is string %}"
+                "{{- message.content }}{%- else %}{%- for content in message.content %}"
+                "{%- if content.type == 'image' or 'image' in content or 'image_url' in content %}"
+                "{{- '<|vision_start|><|image_pad|><|vision_end|>' }}{%- elif 'text' in content %}{{- content.text }}{%- endif %}"
+                "{%- endfor %}{%- endif %}{{- '<|im_end|>\n' }}{%- endfor %}"
+                "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}")
     prompt, end = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>"
     config = {
         "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "image_token_id": image,
@@ -64,6 +64,11 @@ class Qwen:
     settings = ()
 
     @staticmethod
+    def written(text):
+        """The text of a turn as the template writes it, but for pictures."""
+        return text
+
+    @staticmethod
     def texts(inputs):
         """The text of each picture."""
         return ["<|vision_start|>" + "<|image_pad|>" * int(grid.prod() // 4) + "<|vision_end|>" for grid in inputs.get("image_grid_thw", [])]
@@ -76,9 +81,47 @@ class Qwen:
 class Gemma:
     special = ["<pad>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
     image = 256 + 6
-    template = ("{{- bos_token }}{%- for message in messages %}{{- '<start_of_turn>' + ('model' if message.role == 'assistant' else "
-                "message.role) + '\n' }}" + CONTENT % "<start_of_image>" +
-                "{{- '<end_of_turn>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<start_of_turn>model\n' }}{%- endif %}")
+    template = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
+    {%- else -%}
+        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
+    {%- endif -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}
+                {{ '<start_of_image>' }}
+            {%- elif item['type'] == 'text' -%}
+                {{ item['text'] | trim }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("Invalid content type") }}
+    {%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\n'}}
+{%- endif -%}
+"""
     prompt, end = "<bos><start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>"
     config = {
         "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": 16,
@@ -92,6 +135,10 @@ class Gemma:
     processor = {"size": {"height": 56, "width": 56}, **NORM}
     classes = ("Gemma3Config", "Gemma3ForConditionalGeneration", "Gemma3ImageProcessorPil")
     settings = ("model.pictures=true",)
+
+    @staticmethod
+    def written(text):
+        return "<image>".join(part.strip() for part in text.split("<image>"))
 
     @staticmethod
     def texts(inputs):
@@ -212,7 +259,7 @@ class Reference:
         pictures = [Image.open(self.space.data / name).convert("RGB") for name in record["images"]]
         inputs = dict(self.processor(pictures, return_tensors="pt")) if pictures else {}
         inputs.pop("num_crops", None)
-        prompt = self.family.prompt.format(record["conversations"][0]["value"])
+        prompt = self.family.prompt.format(self.family.written(record["conversations"][0]["value"]))
         for text in self.family.texts(inputs):
             prompt = prompt.replace("<image>", text, 1)
         return self.tokenizer.encode(prompt), inputs
@@ -220,7 +267,7 @@ class Reference:
     def loss(self, record):
         """The loss and the number of labels: the answer with its end token."""
         prompt, inputs = self.inputs(record)
-        answer = self.tokenizer.encode(record["conversations"][1]["value"] + self.family.end)
+        answer = self.tokenizer.encode(self.family.written(record["conversations"][1]["value"]) + self.family.end)
         ids, labels = torch.tensor([prompt + answer]), torch.tensor([[-100] * len(prompt) + answer])
         with torch.no_grad():
             loss = self.model(input_ids=ids, labels=labels, attention_mask=torch.ones_like(ids), **self.family.types(ids), **inputs).loss
@@ -246,6 +293,13 @@ def losses_are_those_of_transformers(space, case):
         pair = expected[2 * i:2 * i + 2]
         mean = sum(one * count for one, count in pair) / sum(count for _, count in pair)
         check(abs(loss - mean) < 3e-6 * mean, i, loss, mean)  # f32: sums in another order
+
+
+@test
+def a_gemma_3_without_its_tower_refuses_pictures(space):
+    write_model(space.folder / "gemma", Gemma)
+    result = start(space, 1, f"model.path={space.folder}/gemma")
+    check(result.status != 0 and "llava.json:1 (record 2): found a picture" in result.err and "Set model.pictures: true" in result.err, result)
 
 
 @test_each([(family, beams) for family in FAMILIES for beams in (1, 3)])
@@ -297,7 +351,8 @@ def a_plan_that_does_not_fit_names_the_pixels_that_do(space):
 def limits_of_pixels_and_pictures(space):
     small = run(space, 1, "data.max_pixels=256", "train.max_steps=2")
     check("of 4 rows on average" in small.out, small)
-    for words, line in (("data.max_pictures=2", "found 3 pictures, expected at most 2 (data.max_pictures)"),
+    for words, line in (("data.text_padding=max", "data.text_padding: found max, expected auto, packed or longest"),
+                        ("data.max_pictures=2", "found 3 pictures, expected at most 2 (data.max_pictures)"),
                         ("data.max_pixels=20", "data.max_pixels: found 20, expected at least 64"),
                         ("data.min_pixels=5000", "data.min_pixels: found 5000, expected at most 4096")):
         result = start(space, 1, words)

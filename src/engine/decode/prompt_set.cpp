@@ -17,7 +17,7 @@ std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::s
 PromptSet::PromptSet(const EngineSettings& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs,
                      int64_t samples, const InstructionReader& instructions)
     : source_(std::move(source)), inputs_(inputs), skips_(config.data.on_bad_sample == FaultAction::skip),
-      pictures_(decode_settings(config)), reader_(open_picture_reader(config, inputs)) {
+      pictures_(picture_decoding(config)), reader_(open_picture_reader(config, inputs)) {
   BLIPFT_USER_CHECK(!inputs.has_picture() || source_.dataset->has_pictures(), location_of(config, source_.key), ": ", source_.key,
                     ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
                     "model of text");
