@@ -6,10 +6,13 @@
 
 #include "base/memory_text.h"
 #include "engine/placement.h"
+#include "engine/run_data.h"
 #include "generate/answers/answer_set.h"
 #include "generate/answers/choice_set.h"
 #include "generate/generation.h"
 #include "generate/weight_source.h"
+#include "loading/picture_reader.h"
+#include "loading/text_shapes.h"
 #include "plan/generation_plan.h"
 #include "plan/planned_gpu.h"
 
@@ -88,7 +91,12 @@ class PlannedGeneration {
   }
 
   void assume_prompts(const Config& config, bool scored, const std::string& missing) {
-    work_.longest_prompt = std::clamp<int64_t>(config.data.max_text_tokens, 1, model_.max_ids());
+    work_.longest_prompt = config.data.max_text_tokens;
+    if (const auto reader = open_picture_reader(config, model_.inputs)) {
+      work_.pictures = largest_picture(model_.inputs.patches, reader->max_cells());
+      work_.longest_prompt += work_.pictures.rows;
+    }
+    work_.longest_prompt = std::clamp<int64_t>(work_.longest_prompt, 1, model_.max_ids());
     if (scored) work_.longest_text = work_.longest_prompt;
     const int64_t samples = config.generate.samples;
     work_.texts = samples > 0 ? (samples + ranks_ - 1) / ranks_ : kMaxTextsAtOnce;

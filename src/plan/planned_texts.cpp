@@ -22,7 +22,12 @@ EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (has_tokenizer(config.model.path)) tokenizer = load_model_tokenizer(config.model.path);
   EvaluationWork work{generate_settings(config, config.model.path, tokenizer.get(), inputs), inputs};
-  work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.text.max_tokens));
+  work.longest_prompt = config.data.max_text_tokens;
+  if (const auto reader = open_picture_reader(config, inputs)) {
+    work.pictures = largest_picture(inputs.patches, reader->max_cells());
+    work.longest_prompt += work.pictures.rows;
+  }
+  work.longest_prompt = std::clamp<int64_t>(work.longest_prompt, 1, inputs.text.max_tokens);
   work.prompts = config.evaluate.samples;
   work.batch_size = config.generate.batch_size;
   return work;

@@ -96,7 +96,11 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
         const auto read = [&set, &shared = *ahead, i, sample = prompts[i].picture]() -> std::vector<uint8_t> {
           if (!set.inputs().has_picture() && !set.reader()) return {};
           const Turn turn(shared.free_threads);
-          if (set.reader()) return set.patches(set.prompts()[i]);
+          if (set.reader()) {
+            const PromptedSample& prompt = set.prompts()[i];
+            if (shared.see && sample >= 0) shared.see(static_cast<int64_t>(i), set.reader()->decoded(prompt.picture_files.front()));
+            return set.patches(prompt);
+          }
           const Image picture = set.picture(sample);
           if (shared.see) shared.see(static_cast<int64_t>(i), picture);
           return set.pixels(picture);
