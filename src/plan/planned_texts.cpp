@@ -57,8 +57,11 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, cons
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world)
     : has_source_(inputs.has_source()) {
   check_text_length(config, inputs);
-  if (const auto reader = open_picture_reader(config, inputs))
+  std::string pictures;
+  if (const auto reader = open_picture_reader(config, inputs)) {
     assumed_ = [reader](const LoadingSettings& loading) { return largest_shape(loading, reader->patches, reader->max_cells()); };
+    pictures = concat(" with ", counted(std::max<int64_t>(config.data.max_pictures, 1), "picture"), " of ", reader->max_cells(), " rows");
+  }
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
   else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");
@@ -66,7 +69,7 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
     const int64_t samples = config.data.num_train_samples;
     if (samples > 0) (void)make_training_order(config, 0, world, samples, samples);
     if (!inputs.has_picture())
-      text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
+      text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens)", pictures, ", since ",
                      brief(missing, 300), "; a run needs it\n");
     else if (missing.empty()) {
       const std::shared_ptr<Tokenizer> tokenizer = load_model_tokenizer(config.model.path);
