@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The whole program on a small Qwen3-VL and a small Gemma 3: texts with pictures, from records to losses and answers, beside
+"""The whole program on small models of Qwen-VL and Gemma 3: texts with pictures, from records to losses and answers, beside
 transformers.
 Prints ok, FAILED or SKIPPED for each test.
 
@@ -79,6 +79,20 @@ class Qwen:
         return {"mm_token_type_ids": (ids == Qwen.image).int()}
 
 
+class Qwen25(Qwen):
+    config = {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "image_token_id": Qwen.image,
+        "video_token_id": 270, "vision_start_token_id": 259, "vision_end_token_id": 260, "tie_word_embeddings": True,
+        "text_config": {"model_type": "qwen2_5_vl_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 48,
+                        "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096,
+                        "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 1000000.0, "use_sliding_window": False,
+                        "tie_word_embeddings": True, "rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}},
+        "vision_config": {"model_type": "qwen2_5_vl", "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2,
+                          "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "window_size": 16,
+                          "fullatt_block_indexes": [1], "out_hidden_size": 32, "hidden_act": "silu"}}
+    classes = ("Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration", "Qwen2VLImageProcessorPil")
+
+
 class Gemma:
     special = ["<pad>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
     image = 256 + 6
@@ -150,7 +164,7 @@ class Gemma:
         return {"token_type_ids": (ids == Gemma.image).int()}
 
 
-FAMILIES = {"qwen3_vl": Qwen, "gemma3": Gemma}
+FAMILIES = {"qwen3_vl": Qwen, "qwen2_5_vl": Qwen25, "gemma3": Gemma}
 SIZES = ((13, 7), (40, 25), (1, 1), (64, 48), (90, 9), (33, 50))  # width, height
 
 
@@ -334,6 +348,37 @@ def prompts_and_validations_with_pictures(space):
     check("exact_match" in result.out, result)
     _, _, out = generate(space, 2, *model, "data.val_split_fraction=0.25", action="--evaluate")
     check("perplexity" in out, out)
+
+
+@test
+def captions_and_questions_train_as_conversations(space):
+    for prompt in (False, True):
+        captions = [(f"p{i % len(SIZES)}.png", f"what {i}?" if prompt else "", f"text {i}") for i in range(8)]
+        records = [{"image": name, "conversations": [{"from": "human", "value": "<image>" + question},
+                                                     {"from": "gpt", "value": answer}]} for name, question, answer in captions]
+        (space.data / "same.json").write_text(json.dumps(records))
+        keys = ("file_name", "prompt", "answer") if prompt else ("file_name", "", "text")
+        lines = [json.dumps({key: value for key, value in zip(keys, row) if key}) for row in captions]
+        (space.data / "metadata.jsonl").write_text("\n".join(lines))
+        found = [losses(run(space, 1, f"data.path={path}", "data.max_text_tokens=64"))
+                 for path in (space.data / "same.json", space.data)]
+        check(len(found[0]) == 4 and found[0] == found[1], found)
+        _, folder, out = generate(space, 1, "model.init=random", f"generate.path={space.data}", "generate.max_new_tokens=3")
+        check("captions   " in out and b"data:image/jpeg;base64," in (folder / "page.html").read_bytes(), out)
+        (space.data / "metadata.jsonl").unlink()
+
+
+@test
+def a_damaged_picture_is_named_or_skipped(space):
+    """The header is whole, so that the survey takes the sample."""
+    whole = (space.data / "p3.png").read_bytes()
+    (space.data / "cut.png").write_bytes(whole[:len(whole) // 2])
+    records = [{**record, "images": ["cut.png"] * len(record["images"])} if i == 5 else record for i, record in enumerate(space.records)]
+    (space.data / "damaged.json").write_text(json.dumps(records))
+    result = start(space, 1, f"data.path={space.data}/damaged.json")
+    check(result.status != 0 and "damaged.json:1 (record 6): " in result.err and "cut.png" in result.err, result)
+    skipped = run(space, 2, f"data.path={space.data}/damaged.json", "data.on_bad_sample=skip")
+    check(all(numpy.isfinite(losses(skipped))) and "cut.png" in skipped.out + skipped.err, skipped)
 
 
 @test
