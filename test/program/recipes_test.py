@@ -22,6 +22,7 @@ try:
 except ImportError as missing:
     print(f"SKIPPED recipes_test ({missing})")
     sys.exit(0)
+from picture_models import FAMILIES, write_model  # noqa: E402
 from program_runs import DEVICE, GPUS, PROGRAM, ROOT, Space, copy_tokenizer, mpirun, read_table  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
@@ -72,6 +73,14 @@ class Recipes(Space):
         config = self.instructblip_t5 / "config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "text_config": t5,
                                       "use_decoder_only_language_model": False}))
+        self.picture_models = {name: self.folder / name for name in FAMILIES}
+        for name, family in FAMILIES.items():
+            write_model(self.picture_models[name], family)
+        self.conversations = self.data / "conversations.json"
+        pictures = [path.relative_to(self.data) for path in sorted(self.data.rglob("*.jpg"))]
+        self.conversations.write_text(json.dumps([
+            {"id": str(path), "image": str(path), "conversations": [{"from": "human", "value": "<image>\nWhat is there?"},
+                                                                    {"from": "gpt", "value": "Shapes."}]} for path in pictures * 8]))
         self.games = self.folder / "games.jsonl"
         self.games.write_text("".join(json.dumps({"text": r["output"]}) + "\n" for r in records * 8))
 
@@ -99,6 +108,9 @@ class Recipes(Space):
     def of(self, recipe):
         """Model and data for a recipe."""
         text = recipe.read_text()
+        if "  pictures: data/" in text:
+            family = {"qwen3-vl": "qwen3_vl", "qwen2.5-vl": "qwen2_5_vl", "gemma3": "gemma3"}[recipe.parent.name]
+            return self.picture_models[family], self.questions if recipe.stem == "vqa" else self.conversations
         if recipe.parent.name == "instructblip":
             return self.instructblip_t5 if "flan-t5" in recipe.stem else self.instructblip, self.questions
         if recipe.stem.startswith("blip2-flan-t5"):
@@ -130,6 +142,8 @@ def start_recipe(space, recipe, *options):
     fewer = ("parallel.devices=1", "parallel.strategy=auto") if ranks is None else ()
     model, data = space.of(recipe)
     output = space.folder / f"{recipe.parent.name}-{recipe.stem}-{len(options)}"
+    if "  pictures: data/" in recipe.read_text():
+        options = (f"data.pictures={data if data.is_dir() else data.parent}", *options)
     status, out, err, _ = mpirun(ranks or 0, [PROGRAM, recipe, f"model.path={model}", "model.init=random",
                                               f"data.path={data}", f"output.path={output}", *SMALL, *fewer, *options],
                                  seconds=600)
