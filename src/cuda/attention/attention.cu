@@ -33,7 +33,7 @@
 //                                not 16-byte aligned), bf16 heads that are not 8-byte aligned, bf16 with dropout and
 //                                grouped queries, scale <= 0
 //   general_extra.cu             called by general.cu for windows, caps, relative positions, separately packed keys,
-//                                heads of 129 to 256, and AttentionForward::last_keys, which no other kernel supports
+//                                heads of 129 to 256, and AttentionForward::last_keys
 // Windows (AttentionForward::window) that exclude keys are supported by the streaming kernel of forward.cu, by
 // backward_long.cu, by the score_ kernels, and by general_extra.cu. Like forward.cu and backward_long.cu, the
 // score_ kernels do not combine dropout with grouped queries; they also support no dropout for heads of more than 128,
@@ -164,11 +164,12 @@ constexpr int kMaxOnePassRows = 96;
 
 /// Enqueues the backward kernels. Returns true if they wrote p.dbias_partials.
 bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
+  const auto views = {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv};
   if (p.last_keys) {
-    attention::general_backward(p, dtype == DType::bf16, context.stream);
+    if (!fits_mma(p, dtype, views) || !attention::mma_score_backward(p, context.stream))
+      attention::general_backward(p, dtype == DType::bf16, context.stream);
     return false;
   }
-  const auto views = {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv};
   if (fits_tf32(p, dtype, views, context) && attention::tf32_backward(p, context.stream)) return false;
   const bool fits = fits_mma(p, dtype, views), mma = fits && !needs_scores(p);
   if (fits && !mma && attention::mma_score_backward(p, context.stream)) return false;
@@ -193,8 +194,12 @@ bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
 void launch_attention_forward(const AttentionForward& args, const LaunchContext& context) {
   Params p = make_params(args, context);
   if (p.batch == 0) return;
-  if (p.last_keys) return attention::general_forward(p, args.dtype == DType::bf16, context.stream);
   const auto views = {p.q, p.k, p.v, p.out};
+  if (p.last_keys) {
+    if (!fits_mma(p, args.dtype, views) || !attention::mma_score_forward(p, context.stream))
+      attention::general_forward(p, args.dtype == DType::bf16, context.stream);
+    return;
+  }
   if (fits_tf32(p, args.dtype, views, context) && attention::tf32_forward(p, context.stream)) return;
   const bool fits = fits_mma(p, args.dtype, views), mma = fits && !needs_scores(p);
   if (fits && !mma && attention::mma_score_forward(p, context.stream)) return;

@@ -107,13 +107,13 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   float* table = delta + 2 * kKvQueries;
   if constexpr (Args::kScores) load_relative<kKvThreads>(table, p, first_head);  // no other head uses these keys
   const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, element_row(p, kv_head, 0), p.query_elements},
-                            table);
+                            table, b);
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
   load_rows<Args, D, kKvThreads, kKvKeys>(k_tile, key_head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0,
                                           kv_length, p);
   load_rows<Args, D, kKvThreads, kKvKeys>(v_tile, key_head_of<const bf16>(p, p.v, b, kv_head), p.v.row_stride, block0,
                                           kv_length, p);
-  const int first = p.causal ? block0 : 0;  // block0 is a multiple of kKvQueries
+  const int first = first_query(p, b, block0, kKvQueries);  // block0 is a multiple of kKvQueries
   int end = block0 < kv_length ? p.queries(b) : first;  // no work for keys that no query may see
   if constexpr (Args::kWindow) end = min(end, block0 + kKvKeys - 1 + p.window);
   const SharedQueries<D> keys{LaneAddress<D>::row_major(k_tile), warp_row};
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
 #pragma unroll 1
     for (int piece = 0; piece < kKvQueries; piece += 16 * NT) {
       const int query0 = block.row + piece, row = stage * kKvQueries + piece;
-      if (query0 >= p.queries(b) || (p.causal && query0 + 16 * NT <= key_row0)) continue;
+      if (query0 >= p.queries(b) || before_keys(p, tile, query0 + 16 * NT, key_row0)) continue;
       if (before_window(tile, query0, key_row0 + 16)) continue;
       float s[1][2 * NT][4], dp[1][2 * NT][4];
       scores<D, 1, NT>(s, keys, q_rows, row);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
   float* table = numbers + 2 * kQRows;
   if constexpr (Args::kScores) load_relative<kQThreads>(table, p, h);
   const auto tile =
-      tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements}, table);
+      tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements}, table, b);
   const int first = first_block(tile, q0, kQKeys);
   load_rows<Args, D, kQThreads, kQRows>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, queries, p);
   load_rows<Args, D, kQThreads, kQRows>(dout_tile, head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride, q0,

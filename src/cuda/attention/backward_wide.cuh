@@ -176,13 +176,13 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
     numbers.fetch(p, b, first_head + member, query0);
   };
   load_relative<kThreads>(table, p, first_head);  // no other head uses these keys
-  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
+  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table, b);
   float acc[1][D / 8][4] = {};  // dV or dK
   load_rows<Args, D, kThreads, kKeys>(base + L::K, key_head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0,
                                       kv_length, p);
   load_rows<Args, D, kThreads, kKeys>(base + L::V, key_head_of<const bf16>(p, p.v, b, kv_head), p.v.row_stride, block0,
                                       kv_length, p);
-  const int first = p.causal ? block0 : 0;
+  const int first = first_query(p, b, block0, Queries);
   const int end = block0 < kv_length ? min(p.queries(b), block0 + kKeys - 1 + p.window) : first;
   const SharedQueries<D> own{LaneAddress<D>::row_major(base + (second ? L::V : L::K)), 16 * pair};
   const auto factor_rows = LaneAddress<D>::chunk_major(base + (second ? L::Dout : L::Q));
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
     if (next < end) load_block(stage ^ 1, next_member, next);
     const int row = stage * Queries, at = query0;
     member = next_member, query0 = next, stage ^= 1;
-    if (key_row0 >= kv_length || (p.causal && at + Queries <= key_row0) || before_window(tile, at, key_row0 + 16))
+    if (key_row0 >= kv_length || before_keys(p, tile, at + Queries, key_row0) || before_window(tile, at, key_row0 + 16))
       continue;
     float s[1][2 * NT][4];
     scores<D, 1, NT>(s, own, factor_rows, row);
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 1) dq_kernel(const Args p) {
   float* numbers = reinterpret_cast<float*>(shared + L::Numbers);
   float* table = reinterpret_cast<float*>(shared + L::Table);
   load_relative<kThreads>(table, p, h);
-  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table);
+  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, 0, p.query_elements}, table, b);
   const int first = first_block(tile, q0, kStepKeys);
   load_rows<Args, D, kThreads, L::Rows>(base + L::Q, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, queries, p);
   load_rows<Args, D, kThreads, L::Rows>(base + L::Dout, head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride, q0,

@@ -108,16 +108,25 @@ struct ScoreTile : WindowTile {
   __device__ __forceinline__ float slope(float x) const { return capped ? fmaf(-x, x, 1.0f) : 1.0f; }
 };
 
-/// Returns the tile type for a kernel's Args. `table`: the head's relative scores, stored by load_relative().
+/// A tile of queries of which rows of pictures see each other.
+struct LastKeyTile : ScoreTile {
+  const int32_t* last_keys;  // of the queries of the sample
+  int queries;
+
+  __device__ __forceinline__ int limit(int row) const { return min(kv_length, last_keys[min(row, queries - 1)] + 1); }
+};
+
+/// Returns the tile type for a kernel's Args. `table`: the head's relative scores, stored by load_relative(); b: sample.
 template <class Args>
 __device__ __forceinline__ auto tile_of(const Args& p, const RowTile& tile,
-                                        [[maybe_unused]] const float* table = nullptr) {
+                                        [[maybe_unused]] const float* table = nullptr, [[maybe_unused]] int b = 0) {
   if constexpr (Args::kScores) {
     ScoreTile scored{{tile, p.window}, p.cap > 0, p.relative != nullptr, p.scale * kLog2e, table + p.behind, p.behind,
                      p.ahead};
     if (scored.capped) scored.factor = 2 * kLog2e * p.scale / p.cap, scored.scale_log2 = p.cap * kLog2e;
     else if (scored.relative) scored.scale_log2 = 1;
-    return scored;
+    if constexpr (Args::kLastKeys) return LastKeyTile{scored, p.last_keys_of(b), p.queries(b)};
+    else return scored;
   } else if constexpr (Args::kWindow) {
     return WindowTile{tile, p.window};
   } else {
@@ -180,6 +189,18 @@ __device__ __forceinline__ void adjust_scores(float (&s)[M][N][4], const Tile& t
           }
     }
   }
+}
+/// Returns a multiple of `size`, at most key0, from which on queries of sample b see keys from key0 on.
+template <class Args>
+__device__ __forceinline__ int first_query(const Args& p, [[maybe_unused]] int b, int key0, [[maybe_unused]] int size) {
+  if constexpr (Args::kLastKeys) return p.first_query(b, key0, size);
+  else return p.causal ? key0 : 0;
+}
+/// True if no query before `end` sees a key from key0 on.
+template <class Args, class Tile>
+__device__ __forceinline__ bool before_keys(const Args& p, [[maybe_unused]] const Tile& tile, int end, int key0) {
+  if constexpr (Args::kLastKeys) return tile.limit(end - 1) <= key0;
+  else return p.causal && end <= key0;
 }
 /// Returns the first block of `size` keys that this query or a later one sees.
 template <class Tile>

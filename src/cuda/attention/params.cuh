@@ -64,6 +64,7 @@ struct Params {
   static constexpr bool kWindow = false;   // only kernels of WindowParams use `window`
   static constexpr bool kOwnKeys = false;  // only kernels of ExtraParams use `key_starts`
   static constexpr bool kScores = false;   // only kernels of ScoreParams use `cap` and `relative`
+  static constexpr bool kLastKeys = false;  // only kernels of LastKeys use `last_keys`
 
   /// The key head that query head h uses, and the number of query heads per key head.
   __device__ __forceinline__ int kv_head(int h) const { return h; }
@@ -126,13 +127,16 @@ struct ExtraParams : PackedParams {
   }
 };
 
-/// Params of the kernels that support rows of pictures that see each other.
-struct LastKeyParams : ExtraParams {
+/// Params of the kernels that support rows of pictures that see each other, with the other abilities of `Base`.
+template <class Base>
+struct LastKeys : Base {
+  static constexpr bool kLastKeys = true;
+
   __device__ __forceinline__ const int32_t* last_keys_of(int b) const {
-    return last_keys + (starts ? starts[b] : b * query_tokens);
+    return this->last_keys + (this->starts ? this->starts[b] : b * this->query_tokens);
   }
   __device__ __forceinline__ int last_key(int b, int query) const {
-    return last_keys_of(b)[min(query, queries(b) - 1)];
+    return last_keys_of(b)[min(query, this->queries(b) - 1)];
   }
   __device__ __forceinline__ int first_query(int b, int key, int tile) const {
     int first = key;
@@ -140,6 +144,7 @@ struct LastKeyParams : ExtraParams {
     return first;
   }
 };
+using LastKeyParams = LastKeys<ExtraParams>;
 
 /// Params of causal attention with a window.
 struct WindowParams : PackedParams {
@@ -155,6 +160,7 @@ struct ScoreParams : ExtraParams {
   __host__ __device__ __forceinline__ int columns() const { return behind + 1 + ahead; }
   __host__ __device__ __forceinline__ int table_bytes() const { return relative ? columns() * 4 : 0; }
 };
+using LastKeyScoreParams = LastKeys<ScoreParams>;
 inline ScoreParams score_params(const Params& params) {
   ScoreParams p{ExtraParams{PackedParams{params}}};
   if (p.window == 0) p.window = 1 << 30;  // wider than any text
@@ -248,7 +254,8 @@ inline bool changes_scores(const Params& p) { return p.cap > 0 || p.relative || 
 
 // Launchers of the kernel families; each returns false if it does not support the arguments. Arguments for which
 // changes_scores() is true are supported only by the general and mma_score kernels. Windows are supported by these and
-// by mma_forward_window() and mma_backward_window(), last_keys only by the general kernels.
+// by mma_forward_window() and mma_backward_window(), and last_keys by the general and
+// mma_score kernels.
 void general_forward(const Params&, bool bf16, cudaStream_t);
 /// Writes to partials [splits, heads, behind + 1 + ahead] the sums of the scores' gradient for each offset between key
 /// and query, split into `splits` parts. Must run after general_backward(), which computes the row sums.

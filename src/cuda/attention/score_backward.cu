@@ -6,8 +6,18 @@
 #include "cuda/attention/wgmma_wide.cuh"
 
 namespace blipft::attention {
+namespace {
+
+bool backward_last_keys(const LastKeyScoreParams& p, cudaStream_t stream) {
+  if (p.dropout) return false;             // no model combines both
+  if (p.head_size <= 128) return backward_long::backward<128, false>(p, stream);
+  return backward_wide::backward<64, 2>(p, stream) || backward_wide::backward<32, 1>(p, stream);
+}
+
+}  // namespace
 
 bool mma_score_backward(const Params& params, cudaStream_t stream) {
+  if (params.last_keys) return backward_last_keys({score_params(params)}, stream);
   const ScoreParams p = score_params(params);
   if ((p.dropout || p.relative) && p.group > 1) return false;  // no model combines both
   if (p.head_size > 128) {

@@ -20,9 +20,16 @@ bool forward_wide(const ScoreParams& p, cudaStream_t stream) {
          launch_streaming<256, 1, false, 4, 32>(p, stream);
 }
 
+bool forward_last_keys(const LastKeyScoreParams& p, cudaStream_t stream) {
+  if (p.dropout) return false;             // no model combines both
+  if (p.head_size <= 128) return launch_streaming<128, 2, false>(p, stream);
+  return launch_streaming<256, 1, false, 8, 64>(p, stream) || launch_streaming<256, 1, false, 4, 32>(p, stream);
+}
+
 }  // namespace
 
 bool mma_score_forward(const Params& params, cudaStream_t stream) {
+  if (params.last_keys) return forward_last_keys({score_params(params)}, stream);
   const ScoreParams p = score_params(params);
   if (p.dropout && (p.group > 1 || p.head_size > 128)) return false;  // no model combines both
   if (p.head_size > 128) return forward_wide(p, stream);

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Warps * 32, D > 128 ? 1 : 2) streaming_kernel(
   float* table = reinterpret_cast<float*>(shared + kQueries * pitch<D> * 2 + 4 * kBlockBytes);
   if constexpr (Args::kScores) load_relative<kThreads>(table, p, h);
   const auto tile =
-      tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements}, table);
+      tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.query_elements}, table, b);
   const int blocks = (tile.limit(q0 + kQueries - 1) + Keys - 1) / Keys;
   const int first = first_block(tile, q0, Keys);
   const int end = row0 < p.queries(b) ? tile.limit(row0 + 16 * MT - 1) : 0, full = tile.limit(row0);
