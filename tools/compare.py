@@ -3,6 +3,7 @@
 
     tools/compare.py families        losses, gradients and weights of random tiny models of each family
     tools/compare.py instructblip    the same of InstructBLIP
+    tools/compare.py pictures        models with pictures in texts, from records to losses, adapters and generated texts
     tools/compare.py generation      generated texts of random tiny models
     tools/compare.py transformers    a step of a model at full size
 
@@ -15,7 +16,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import own_python  # noqa: E402
 
-MODULES = {"families": "families", "instructblip": "instructblip", "generation": "generation", "transformers": "full_size"}
+MODULES = {"families": "families", "instructblip": "instructblip", "pictures": "pictures",
+           "generation": "generation", "transformers": "full_size"}
 
 
 def main():
