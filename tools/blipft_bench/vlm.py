@@ -94,6 +94,13 @@ def write_data(folder, source, count, tokens, small):
     return folder / "conversations.jsonl"
 
 
+def fitted_sides(row, sides):
+    """The sides to which a processor of patches scales a picture."""
+    pixels = json.loads((ROOT / "share/models" / row["shape"] / "preprocessor_config.json").read_text())
+    cell = pixels.get("patch_size", 1) * pixels.get("merge_size", 1)
+    return [cell * round(side / cell) for side in sides]
+
+
 def run(bench, chosen):
     small = bench.arguments.cpu_smoke
     width, height = SMALL_PHOTO if small else PHOTO
@@ -109,7 +116,7 @@ def run(bench, chosen):
 
     def measure_torch(row, entry):
         if bench.torch and "run" in entry:
-            photo = dict(row, options=["--photo", f"{height}x{width}"])
+            photo = dict(row, options=["--photo", "x".join(str(side) for side in fitted_sides(row, (height, width)))])
             entry["torch"] = families.measure_torch(bench, photo, bench.out / "models" / row["name"])
             say(f"{row['name']}: torch {' '.join(str(entry['torch'].get(key, '')) for key in ('step_s', 'error', 'skipped'))}")
 
