@@ -18,7 +18,7 @@ ROWS = [
     dict(name="blip2-64x1", expected=(0.33,), model="blip2", batch=64, tokens=50, accumulate=1),
 ]
 NAMES = [row["name"] for row in ROWS]
-TITLES = ["row", "bf16 s", "fp8 s", "ratio", "bf16 tokens/s", "fp8 tokens/s", "bf16 planned GiB", "fp8 planned GiB", "weights' codes"]
+TITLES = ["row", "bf16 s", "fp8 s", "ratio", "bf16 tokens/s", "fp8 tokens/s", "bf16 planned GiB", "fp8 planned GiB", "quantized weights"]
 
 
 def write_model(folder, row, small):
@@ -48,7 +48,7 @@ def measure(bench, row, model, data, small, in_fp8):
     keys = [*row.get("keys", []), *(["train.matmul=fp8", *row.get("fp8_keys", [])] if in_fp8 else []),
             *(["train.fp8_least_size=1"] if in_fp8 and small else [])]
     result = blipft.run_rows(bench, row, folder, model, data, keys)
-    kept = re.search(r"weights' codes (stay .*|are .*)$", (folder / "log.txt").read_text(errors="replace"), re.M)
+    kept = re.search(r"quantized weights (stay .*|are .*)$", (folder / "log.txt").read_text(errors="replace"), re.M)
     result["codes"] = kept[1] if kept else ""
     text = row["model"] != "blip2"
     result["tokens_s"] = row["batch"] * row["tokens"] * row["accumulate"] / result["step_s"] if text else None
