@@ -159,6 +159,11 @@ Facts read_facts(const EngineSettings& config, const RunData& data) {
   facts.push_back(data_fact("data.path", config.data.path, *data.training.dataset));
   if (!config.data.val_path.empty())
     facts.push_back(data_fact("data.val_path", config.data.val_path, *data.validation.dataset));
+  // Texts are dealt to ranks by the rows of their pictures: all ranks need the same sizes.
+  const std::string pictures = digest_of_pictures(data.training), of_validation = digest_of_pictures(data.validation);
+  if (!pictures.empty()) facts.push_back({"the sizes of the pictures at data.path", pictures, config.data.path, false});
+  if (!config.data.val_path.empty() && !of_validation.empty())
+    facts.push_back({"the sizes of the pictures at data.val_path", of_validation, config.data.val_path, true});
   for (Fact& fact : template_facts(config, data.texts.chosen_template)) facts.push_back(std::move(fact));
   return facts;
 }

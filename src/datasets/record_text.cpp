@@ -245,22 +245,38 @@ const Kind& kind_of(const Json& record, const TextSettings& settings, const std:
   refuse_keys(record, settings, named, location);
 }
 
+/// Throws UserError if a record has a picture that its sample or prompt, with `pictures`, does not have.
+void check_pictures(const Json& record, const TextSettings& settings, const std::vector<PictureFile>& pictures,
+                    const std::string& location) {
+  if (!(settings.pictures_in_texts || settings.refuses_pictures) || !pictures.empty()) return;
+  if (!record.contains("image") && !record.contains("images")) return;
+  if (!RecordPictures(record, location).any()) return;
+  throw UserError(concat(location, ": found a picture, ",
+                         settings.refuses_pictures
+                             ? "and with model.pictures: false the model reads texts alone. Set model.pictures: true, or remove "
+                               "the pictures."
+                             : "expected one only in a record of messages, where <image> in a message or a part {\"type\": "
+                               "\"image\"} stands for it. Write the record as \"messages\"."));
+}
+
 }  // namespace
 
 Dataset::Sample sample_of_record(const Json& record, const TextSettings& settings, const std::string& location) {
   Dataset::Sample sample;
   sample.name = location;
   kind_of(record, settings, location).read(record, settings, location, sample);
-  if (settings.pictures_in_texts && sample.pictures.empty()) (void)RecordPictures(record, location).in_order();  // throws for others
-  BLIPFT_USER_CHECK(!settings.refuses_pictures || !RecordPictures(record, location).any(), location, ": found a picture, and with ",
-                    "model.pictures: false the model reads texts alone. Set model.pictures: true, or remove the pictures.");
+  check_pictures(record, settings, sample.pictures, location);
   return sample;
 }
 
 Dataset::Prompt prompt_of_record(const Json& record, const TextSettings& settings, const std::string& location) {
   Dataset::Prompt prompt;
   prompt.name = location;
-  kind_of(record, settings, location).read_prompt(record, settings, location, prompt);
+  const Kind& kind = kind_of(record, settings, location);
+  kind.read_prompt(record, settings, location, prompt);
+  // A prompt of messages ends before the answer, and pictures may stand behind it. Their reader checks all of them.
+  const std::string_view key = kind.keys.front();
+  if (key != "messages" && key != "conversations") check_pictures(record, settings, prompt.pictures, location);
   prompt.id = record_id(record);
   return prompt;
 }

@@ -12,6 +12,7 @@
 #include "engine/settings.h"
 #include "loading/picture_reader.h"
 #include "loading/step_order.h"
+#include "io/digest.h"
 #include "loading/text_survey.h"
 
 namespace blipft {
@@ -82,6 +83,19 @@ bool reads_pictures_in_texts(const EngineSettings& config) {
   }
 }
 
+std::string digest_of_pictures(const SampleSet& samples) {
+  if (!samples.pictures || !samples.texts) return "";
+  io::Digest digest;
+  for (const int64_t sample : samples.texts->samples()) digest.add(sample);
+  for (const PictureShape& picture : samples.texts->pictures())
+    for (const int64_t number : {picture.rows, picture.count, picture.largest, picture.windows}) digest.add(number);
+  return concat(samples.texts->pictures().size(), " texts, digest ", digest.text());
+}
+
+bool refuses_pictures(const std::string& model, const ModelInputs& inputs) {
+  return !inputs.text.pictures && !family_of(model).picture_tokens.placeholder.empty();
+}
+
 std::shared_ptr<const PictureReader> open_picture_reader(const EngineSettings& config, const ModelInputs& inputs) {
   if (!inputs.text.pictures) return nullptr;
   BLIPFT_USER_CHECK(config.data.text_padding != TextPadding::max, location_of(config, "data.text_padding"),
@@ -127,7 +141,7 @@ RunData open_run_samples(const EngineSettings& config, const ModelInputs& inputs
   data.tokenizer = load_model_tokenizer(config.model.path);
   data.texts = text_settings(config.data, config, config.model.path, *data.tokenizer);
   data.texts.pictures_in_texts = pictures != nullptr;
-  data.texts.refuses_pictures = !pictures && !family_of(config.model.path).picture_tokens.placeholder.empty();
+  data.texts.refuses_pictures = refuses_pictures(config.model.path, inputs);
   check_text_inputs(config, config.model.path, inputs, *data.tokenizer);
   data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, data.texts, threads);

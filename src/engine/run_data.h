@@ -22,6 +22,14 @@ struct RunData {
   bool validates() const { return validation.dataset != nullptr; }
 };
 
+/// Returns the digest of which samples are trained and of the sizes of their pictures; "" if they are not surveyed, or have
+/// no pictures in texts.
+std::string digest_of_pictures(const SampleSet& samples);
+
+/// Returns true if records with pictures are refused: the family of the folder `model` can read pictures in texts, and this
+/// model does not (model.pictures: false).
+bool refuses_pictures(const std::string& model, const ModelInputs& inputs);
+
 /// Returns the reader of pictures that stand anywhere in the texts of the model; null if it reads none. Throws UserError if
 /// the processor's files or data.min_pixels and data.max_pixels do not suit the model.
 std::shared_ptr<const PictureReader> open_picture_reader(const EngineSettings& config, const ModelInputs& inputs);

@@ -79,7 +79,8 @@ class Terminal {
   void read_picture(const std::string& file) {
     if (reader_) {
       BLIPFT_USER_CHECK(converses(), file, ": found no chat template in ", generation_.config().model.path,
-                        ", which puts pictures into a prompt. Set data.chat_template.");
+                        ", which puts pictures into a prompt. Set data.chat_template",
+                        has_style() ? " and data.prompt_style: chat." : ".");
       (void)reader_->sizes({{file, file}}, file);  // throws if it is no picture
       next_pictures_.push_back({file, file});
       return;
@@ -127,10 +128,12 @@ class Terminal {
   int64_t max_ids() const { return generation_.model().max_ids(); }
   int64_t max_instruction() const { return generation_.model().instructions.max_tokens; }
 
+  // Returns the rows of the largest picture, at most as many as 4,096 tokens: data.max_text_tokens counts no rows of pictures.
+  int64_t max_picture_rows() const { return reader_ ? std::min<int64_t>(reader_->max_cells(), 4096) : 0; }
   // Returns what pictures in a prompt of `maximum` tokens need at most.
   PictureShape largest_pictures(int64_t maximum) const {
     if (!reader_) return {};
-    return {maximum, kMaxPictures, std::min(maximum, reader_->max_cells()), inputs_.patches.window > 0 ? maximum : 0};
+    return {maximum, kMaxPictures, maximum, inputs_.patches.window > 0 ? maximum : 0};
   }
   PictureShape pictures_in(const TextRequest& request) const { return pictures_of(request.pictures, inputs_.patches); }
 
@@ -193,12 +196,13 @@ class Chat {
   void line(const std::string& text, int64_t maximum) {
     static const std::string picture = "/picture ";
     if (text.find_first_not_of(" \t\r") == std::string::npos) return;
-    if (text == "/new") return void(conversation_ = start_);
+    if (text == "/new") return conversation_ = start_, terminal_.forget_pictures();
     if (text.starts_with(picture)) return terminal_.read_picture(text.substr(picture.size()));
     Dialogue next = terminal_.converses() ? conversation_ : Dialogue();
     terminal_.ask(next, text);
-    const TextRequest request = terminal_.request(
-        next, maximum, "the conversation", "Type /new for another conversation, or start with a larger data.max_text_tokens.");
+    const std::string remedy = concat("Type /new for another conversation, or start with a larger data.max_text_tokens",
+                                      terminal_.max_picture_rows() > 0 ? " or a smaller data.max_pixels." : ".");
+    const TextRequest request = terminal_.request(next, maximum, "the conversation", remedy);
     next.conversation.messages.push_back({{"role", "assistant"}, {"content", terminal_.answer(request)}});
     conversation_ = std::move(next);
     terminal_.forget_pictures();
@@ -217,7 +221,8 @@ void answer_prompt(const GenerationSource& source, const TerminalRequest& reques
   if (!request.image.empty()) terminal.read_picture(request.image);
   Dialogue dialogue = terminal.begin(request.system);
   terminal.ask(dialogue, unicode::repair_utf8(request.prompt));
-  const TextRequest text = terminal.request(dialogue, terminal.max_ids(), "--prompt", "Give a shorter one.");
+  const TextRequest text = terminal.request(dialogue, terminal.max_ids(), "--prompt",
+                                             request.image.empty() ? "Give a shorter one." : "Give a shorter one, or set data.max_pixels.");
   terminal.load(static_cast<int64_t>(text.ids.size()), static_cast<int64_t>(text.instruction.size()), terminal.pictures_in(text));
   (void)terminal.answer(text);
 }
@@ -226,7 +231,7 @@ void chat(const GenerationSource& source, const TerminalRequest& request, const 
   Terminal terminal(source, world);
   if (!request.image.empty()) terminal.read_picture(request.image);
   Chat turns(terminal, request.system);
-  const int64_t maximum = std::min(source.config.data.max_text_tokens, terminal.max_ids());
+  const int64_t maximum = std::min(source.config.data.max_text_tokens + terminal.max_picture_rows(), terminal.max_ids());
   terminal.load(maximum, terminal.max_instruction(), terminal.largest_pictures(maximum));
   const bool interactive = ::isatty(STDIN_FILENO) == 1;
   std::fprintf(stderr, "%s%s Ctrl-D ends.\n",

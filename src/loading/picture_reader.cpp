@@ -2,6 +2,7 @@
 #include "loading/picture_reader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -50,8 +51,12 @@ PixelStatistics PictureReader::statistics() const {
 
 int64_t PictureReader::max_cells() const {
   if (patches.picture_side > 0) return patches.picture_side * patches.picture_side;
-  const int64_t cell = patches.side * patches.merge;
-  return std::max<int64_t>(1, processor.patches.max_pixels / (cell * cell));
+  // Three bounds of fitted_size(): a picture that is scaled down, one that is scaled up and rounded up on both sides, and a
+  // strip of one row of cells; the longer side is at most 200 times the shorter.
+  const auto cell = static_cast<double>(patches.side * patches.merge);
+  const auto minimum = static_cast<double>(processor.patches.min_pixels), maximum = static_cast<double>(processor.patches.max_pixels);
+  const double up = std::sqrt(minimum) / cell;
+  return static_cast<int64_t>(std::max({maximum / (cell * cell), up * up + (std::sqrt(200) + 1) * up + 1, std::sqrt(200 * maximum) / cell, 1.0}));
 }
 
 std::vector<PictureSegment> PictureReader::sizes(const std::vector<PictureFile>& files, const std::string& name) const {
@@ -104,7 +109,7 @@ void PictureReader::locate(TokenizedText& text, std::vector<PictureSegment> pict
 
 void PictureReader::check_rows(const TokenizedText& text, const std::string& name) const {
   BLIPFT_USER_CHECK(text.size() <= max_rows, name, ": found ", text.size(), " tokens and rows of pictures, expected at most ",
-                    max_rows, ", the positions of the model. Lower data.max_pixels, data.max_pictures or data.max_text_tokens.");
+                    max_rows, ", the positions of the model. Lower data.max_pixels or data.max_text_tokens, or remove the sample.");
 }
 
 std::vector<uint8_t> PictureReader::read(const std::vector<PictureFile>& files, const std::vector<PictureSegment>& pictures) const {

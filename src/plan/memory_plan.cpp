@@ -262,7 +262,7 @@ std::string max_pixels_text(const Config& config, Model& model, const GroupSizes
     const auto middle = static_cast<int64_t>(std::sqrt(static_cast<double>(minimum) * static_cast<double>(maximum)));
     (fits(middle) ? minimum : maximum) = middle;
   }
-  return concat("the run fits with data.max_pixels=", minimum / row * row, " (now ", patches.max_pixels, ")");
+  return concat("the run fits with data.max_pixels=", std::max(patches.min_pixels, minimum / row * row), " (now ", patches.max_pixels, ")");
 }
 
 std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "step" : "always"; }

@@ -165,7 +165,7 @@ TEST_SUITE("record pictures") {
           "-<|user|><|picture|>what?<|end|><|assistant|>+red<|end|> b.jpg | <|user|><|picture|>what?<|end|><|assistant|> b.jpg");
     // Pictures beside texts that are no conversation are refused by record.
     const std::string message = message_of([&] { first("d.jsonl", R"({"image": "a.jpg", "prompt": "P", "completion": "C"})"); });
-    CHECK(message.find("d.jsonl:1: found 1 picture under \"image\" and 0 placeholders") != std::string::npos);
+    CHECK(message.find("d.jsonl:1: found a picture, expected one only in a record of messages") != std::string::npos);
     settings.chat_template = std::make_shared<const ChatTemplate>("{% for m in messages %}{{ m.content }}{% endfor %}", "t.jinja");
     CHECK(message_of([&] { first("e.csv", "file_name,text\na.jpg,a dog\n"); }).find("has a picture, but the chat template reads texts alone") !=
           std::string::npos);

@@ -34,7 +34,7 @@ except ImportError as missing:
     torch, why = None, str(missing)
 from generation_runs import generate  # noqa: E402
 from picture_models import FAMILIES, Gemma, Qwen, write_model  # noqa: E402
-from program_runs import DEVICE, PROGRAM, Space, environment, mpirun, model_of, run, start, steps_of  # noqa: E402
+from program_runs import DEVICE, PROGRAM, Space, command_line, environment, mpirun, model_of, run, start, steps_of  # noqa: E402
 
 SIZES = ((13, 7), (40, 25), (1, 1), (64, 48), (90, 9), (33, 50))  # width, height
 
@@ -164,6 +164,43 @@ def a_gemma_3_without_its_tower_refuses_pictures(space):
     write_model(space.folder / "gemma", Gemma)
     result = start(space, 1, f"model.path={space.folder}/gemma")
     check(result.status != 0 and "llava.json:1 (record 2): found a picture" in result.err and "Set model.pictures: true" in result.err, result)
+
+
+@test
+def prompts_whose_picture_stands_nowhere_are_refused(space):
+    records = space.folder / "prompts.jsonl"
+    for record in ({"prompt": "<image>what?", "completion": "a"}, {"instruction": "what?", "output": "a"}, {"text": "what?"}):
+        records.write_text(json.dumps({**record, "image": "p3.png"}) + "\n")
+        for action in ((), ("--generate", "model.init=random", f"generate.path={records}")):
+            status, _, err, _ = mpirun(0, [PROGRAM, *action[:1], space.config, *action[1:], f"data.path={records}", f"output.path={space.new()}"])
+            check(status == 1 and "prompts.jsonl:1: found a picture, expected one only in a record of messages" in err, record, action, err)
+
+
+@test
+def a_chat_takes_the_largest_pictures_and_forgets_those_of_an_earlier_conversation(space):
+    Image.fromarray(numpy.zeros((64, 64, 3), dtype=numpy.uint8)).save(space.data / "large.png")
+
+    def chat(*lines):
+        # A picture of this area has up to 16 cells: it is scaled up, and both sides are rounded up.
+        done = subprocess.run([PROGRAM, "--generate", "--chat", space.config, "model.init=random", f"output.path={space.new()}",
+                               "data.min_pixels=704", "data.max_pixels=704", "generate.max_new_tokens=8"], capture_output=True,
+                              input="".join(f"{line}\n" for line in lines).encode(), timeout=60, env=environment(0))
+        check(done.returncode == 0 and done.stderr.count(b"tokens/s") == sum(line[0] != "/" for line in lines), done)
+        return done.stdout
+
+    large, small = (f"/picture {space.data}/{name}.png" for name in ("large", "p0"))
+    chat(large, "what?", "/new", small, "what?")
+    check(chat(large, "/new", "what?") == chat("what?"), "/new kept a picture")
+
+
+@test
+def ranks_whose_pictures_have_other_sizes_are_refused(space):
+    other = space.copy(space.data)
+    Image.fromarray(numpy.zeros((80, 24, 3), dtype=numpy.uint8)).save(other / "p3.png")
+    common = [PROGRAM, space.config, f"output.path={space.new()}", "parallel.strategy=ddp"]
+    command = [*command_line(1, [*common, f"data.path={space.file}"]), ":", "-np", "1", *common, f"data.path={other / space.file.name}"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, env=environment(2))
+    check(done.returncode == 1 and "the sizes of the pictures at data.path" in done.stderr, done)
 
 
 @test_each([(family, beams) for family in FAMILIES for beams in (1, 3)])

@@ -124,6 +124,7 @@ PromptSet open_prompts(const EngineSettings& config, const Tokenizer& tokenizer,
   source.check(config);
   TextSettings texts = text_settings(config.data, config, config.model.path, tokenizer);
   texts.pictures_in_texts = inputs.text.pictures;
+  texts.refuses_pictures = refuses_pictures(config.model.path, inputs);
   texts.for_prompts = !source.held_out;    // held-out samples of the training data have texts
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
   std::shared_ptr<const Dataset> dataset =
