@@ -21,6 +21,7 @@
 #include "support/golden_files.h"
 #include "support/gpu_or_skip.h"
 #include "support/hold_gradients.h"
+#include "support/host_values.h"
 #include "weights/adapter_files.h"
 #include "weights/stored_tensors.h"
 #include "weights/weights.h"
@@ -154,16 +155,7 @@ class Trainer {
     REQUIRE(engine->program->finished(true, result));
     return result;
   }
-  std::vector<float> host(const Tensor& tensor) const {
-    std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
-    device->copy(bytes.data(), tensor.data, tensor.bytes(), device->compute_stream());
-    device->synchronize();
-    std::vector<float> values(static_cast<size_t>(tensor.numel()));
-    const auto* bf16 = reinterpret_cast<const uint16_t*>(bytes.data());
-    if (tensor.dtype == DType::f32) std::memcpy(values.data(), bytes.data(), bytes.size());
-    else for (size_t i = 0; i < values.size(); ++i) values[i] = bf16_to_float(bf16[i]);
-    return values;
-  }
+  std::vector<float> host(const Tensor& tensor) const { return host_values(*device, tensor); }
 
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;

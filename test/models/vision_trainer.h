@@ -13,6 +13,7 @@
 #include "support/choice_of.h"
 #include "support/gpu_or_skip.h"
 #include "support/hold_gradients.h"
+#include "support/host_values.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
 
@@ -125,16 +126,11 @@ struct VisionTrainer {
     std::map<std::string, std::vector<float>> found;
     for (const Unit* unit : model->units()) {
       if (!unit->trainable) continue;
-      const Tensor flat = gradients ? engine->store.gradient(*unit) : engine->store.weights(*unit);
-      std::vector<char> bytes(static_cast<size_t>(flat.bytes()));
-      device->copy(bytes.data(), flat.data, flat.bytes(), device->compute_stream());
-      device->synchronize();
-      const auto* f32 = reinterpret_cast<const float*>(bytes.data());
-      const auto* bf16 = reinterpret_cast<const uint16_t*>(bytes.data());
+      const std::vector<float> flat = host_values(*device, gradients ? engine->store.gradient(*unit) : engine->store.weights(*unit));
       for (const Parameter& parameter : unit->parameters()) {
+        const auto first = flat.begin() + parameter.offset;
         std::vector<float>& values = found[parameter.name];
-        for (int64_t i = parameter.offset; i < parameter.offset + parameter.numel(); ++i)
-          values.push_back(flat.dtype == DType::f32 ? f32[i] : bf16_to_float(bf16[i]));
+        values.insert(values.end(), first, first + parameter.numel());
       }
     }
     return found;

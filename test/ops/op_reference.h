@@ -77,6 +77,14 @@ inline Vec dropout_factors(const OpContext& c, const Dropout& d, int64_t samples
   return dropout_factors(d, d.p > 0 ? c.read(d.sample_keys) : Vec(static_cast<size_t>(samples)), count);
 }
 
+/// Numbers of the input `name` as OpContext makes them, for tensors that the op overwrites.
+inline Vec numbers_named(const std::string& name, DType t, Shape shape) {
+  OpContext c(cpu());
+  const Tensor same = c.input(name, t, shape);
+  c.run([](Ops&, Stream) {});
+  return c.read(same);
+}
+
 #define CHECK_CLOSE(found, expected, limit) CHECK(normalised_error(found, expected) <= (limit))
 
 }  // namespace blipft::test

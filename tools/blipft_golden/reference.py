@@ -71,20 +71,26 @@ def exact_attention(module, query, key, value, attention_mask, scaling, dropout=
 
 
 @contextlib.contextmanager
+def replaced(attributes):
+    """While open, the attribute `name` of `owner` is `value`, for each (owner, name, value)."""
+    old = [getattr(owner, name) for owner, name, _ in attributes]
+    for owner, name, value in attributes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(attributes, old):
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
 def exact(family, dtype=torch.float64):
     """While open, transformers computes norms and softmax of a family in float64 where their input is."""
     module, norm = module_of(family), EXACT_NORMS.get(family, family + "RMSNorm")
     patches = [(getattr(module, norm), "forward", exact_norm)] if norm else []
     patches += [(module, "eager_attention_forward", exact_attention)] if family != "T5" else []
-    patches = patches if dtype == torch.float64 else []
-    old = [getattr(owner, name) for owner, name, _ in patches]
-    for owner, name, function in patches:
-        setattr(owner, name, function)
-    try:
+    with replaced(patches if dtype == torch.float64 else []):
         yield
-    finally:
-        for (owner, name, _), function in zip(patches, old):
-            setattr(owner, name, function)
 
 
 def fill(model, generator, norm=1):

@@ -37,7 +37,7 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from .reference import ADAMW, converted, exact_attention, exact_norm
+from .reference import ADAMW, converted, exact_attention, exact_norm, replaced
 from .vision_cases import CASES, GOLDEN_CASES, picture_rows
 
 GOLDEN_RATIO, BASES = 0x9E3779B97F4A7C15, 1 << 64
@@ -110,14 +110,8 @@ def exact(family):
     patches = [(getattr(module, NORMS[family]), "forward", exact_norm), (module, "eager_attention_forward", exact_attention),
                (siglip, "eager_attention_forward", exact_attention)]
     patches += [(module, "apply_rotary_pos_emb_vision", rotary)] if family != "gemma3" else []
-    old = [getattr(owner, name) for owner, name, _ in patches]
-    for owner, name, function in patches:
-        setattr(owner, name, function)
-    try:
+    with replaced(patches):
         yield
-    finally:
-        for (owner, name, _), function in zip(patches, old):
-            setattr(owner, name, function)
 
 
 class Case:
