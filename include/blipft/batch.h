@@ -7,8 +7,8 @@
 // A stream has rows of each sample, and is packed independently of the other streams: the rows of a micro-batch's samples
 // are concatenated without padding, and attention never crosses a sample boundary. A padded batch is the special case in
 // which all samples have the same number of rows. The rows of a sample are a list of segments: rows of pictures, which the
-// model computes, and tokens. Either the first segment of each sample has Q rows of a picture, or pictures of any number
-// and size stand anywhere in place of tokens.
+// model computes, and tokens. Either the first segment of each sample has Q rows of a picture, or the rows of pictures of
+// any number and size replace tokens anywhere in the text.
 //
 // Dimension legend: M micro-batches, B samples of a micro-batch, P picture side; in a stream: T maximum tokens of a sample,
 // Q rows of a sample's first segment, S = Q + T maximum rows of a sample, R rows of a micro-batch, N picture rows of a
@@ -37,7 +37,7 @@ struct StreamInputs {
   int64_t vocabulary = 0;                  ///< ids are below this; 0: the model does not read the stream
   int64_t max_tokens = 0;                  ///< maximum number of tokens that the model has positions for
   int64_t first_rows = 0;                  ///< Q
-  bool pictures = false;                   ///< true: rows of pictures stand anywhere in place of tokens
+  bool pictures = false;                   ///< true: rows of pictures replace tokens anywhere in the text
   int32_t picture_id = -1;                 ///< id of these tokens
   int64_t position_axes = 0;               ///< 1: it reads the position of each row; 3: positions on the axes time, y and x
                                            ///< (M-RoPE); 0: none
@@ -242,7 +242,7 @@ class BatchLayout {
   int64_t bytes_ = 0;
 };
 
-/// A picture among the tokens of a text. Its cells are rows, in row-major order, each in place of one token.
+/// A picture among the tokens of a text. Its cells, in row-major order, replace one token each.
 struct PictureSegment {
   int64_t first = 0;                       ///< index of the first of these tokens
   int64_t height = 0, width = 0;           ///< in cells

@@ -46,7 +46,7 @@ class Dataset {
     std::vector<Answer> answers = {};       ///< if there are several, each epoch draws one as the last segment
     int64_t number = 0;                     ///< numbers the random draws of answers
     std::vector<PictureFile> pictures = {};  ///< with TextSettings::pictures_in_texts: in the order of their placeholders,
-                                             ///< in place of `picture`
+                                             ///< and `picture` is absent
   };
   /// The part of a sample that generation reads: its text up to the answer.
   struct Prompt {

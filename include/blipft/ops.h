@@ -193,7 +193,7 @@ struct AttentionBackward {
 /// Input rows of the language model: `prefix` rows of image features, then embedded text, plus learned positions. Row t
 /// of sample b gets position t + 2, or 1 if t >= prefix_rows + lengths[b] (OPT's offset and padding). Packed: a sample
 /// has at most Q + T and at least Q + lengths[b] rows; ids without a row are ignored. With prefix_of_row the rows of image
-/// features may stand anywhere, in place of tokens, whose ids are ignored.
+/// features replace tokens anywhere in the text; the ids of these tokens are ignored.
 struct TextEmbed {
   Tensor ids;                   ///< i32 [B, T]
   Tensor lengths;               ///< i32 [B], number of valid text tokens

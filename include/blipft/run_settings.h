@@ -42,7 +42,7 @@ struct OutputSection {
   std::string path = "runs/run";        ///< directory of this run: traces, saved model
   bool overwrite = false;               ///< a directory that holds another run's results is taken, these are replaced
   bool save_model = false;              ///< write model/ in Hugging Face form at the end
-  bool save_best = false;               ///< of the best checkpoint (checkpoint.keep_best) in place of the last step's weights
+  bool save_best = false;               ///< true: saves the best checkpoint (checkpoint.keep_best), not the weights of the last step
   SavedTensors save = SavedTensors::all;
   bool save_merged = false;             ///< with adapters: write model/ too, with the adapters merged into its weights
   SavedDtype save_dtype = SavedDtype::automatic;  ///< auto: trained as master weights, frozen as stored

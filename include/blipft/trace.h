@@ -23,7 +23,7 @@ struct TraceSection {
   bool enabled = true;
   SpanTracing spans = SpanTracing::units;
   std::vector<int64_t> kernels;         ///< steps whose every kernel is recorded
-  int64_t fp8_every = 0;                ///< steps between those whose factors of products in fp8 are told of; 0: none
+  int64_t fp8_every = 0;                ///< number of steps from one record of the fp8 products' factors to the next; 0: no records
   bool samples = false;                 ///< /step_samples: which samples each step trained on
   double sample_seconds = 0.2;          ///< GPU utilisation, power, clocks
   TraceErrorAction on_error = TraceErrorAction::warn;  ///< when the trace cannot be written

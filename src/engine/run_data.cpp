@@ -10,9 +10,9 @@
 #include "datasets/picture_table.h"
 #include "engine/decode/generate_settings.h"
 #include "engine/settings.h"
+#include "io/digest.h"
 #include "loading/picture_reader.h"
 #include "loading/step_order.h"
-#include "io/digest.h"
 #include "loading/text_survey.h"
 
 namespace blipft {

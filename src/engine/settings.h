@@ -34,7 +34,7 @@ class RunModel {
   /// Makes the model with the settings of `config`, whose model.path must be the same folder. Throws UserError if
   /// model.freeze or model.quantize do not match its parameter groups.
   std::unique_ptr<Model> make(const EngineSettings& config) const { return make(config, model_settings(config)); }
-  /// Makes the model with `settings` in place of model_settings().
+  /// Makes the model with `settings`, not with model_settings().
   std::unique_ptr<Model> make(const EngineSettings& config, ModelSettings settings) const;
 
  private:

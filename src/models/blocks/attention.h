@@ -44,8 +44,8 @@ class Attention : public Block {
     float scale = 0;                       ///< factor of the scores; 0: 1 / sqrt(D)
     int64_t window = 0;                    ///< number of keys that a query attends to, see AttentionForward; 0: all
     float cap = 0;                         ///< cap of the scores; 0: none
-    int64_t group_rows = 0;                ///< attends inside of LayerCall::windows, which have at most so many rows, instead of
-                                           ///< samples; 0: inside of samples
+    int64_t group_rows = 0;                ///< maximum number of rows of a window; rows attend within LayerCall::windows. 0: they
+                                           ///< attend within samples
     std::optional<Norm> q_norm, k_norm;    ///< both or none; Norm::size tells if they are per head or over all heads
     int64_t q_width() const { return heads * head_size; }
     int64_t kv_width() const { return kv_heads * head_size; }

@@ -1,5 +1,5 @@
 // The input rows of a language model: embedded tokens, and rows of pictures from another part of the model, which are the
-// first rows of each sample or stand anywhere in place of tokens. With learned positions, if the model has them.
+// first rows of each sample or replace tokens anywhere. With learned positions, if the model has them.
 //
 // Dimension legend: P picture rows in total (B * Q if they come first), M rows in total, V vocabulary, H hidden size.
 #pragma once

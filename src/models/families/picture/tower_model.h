@@ -1,5 +1,5 @@
-// A model of texts with pictures anywhere: a tower computes rows of the pictures (picture_tower.h), which stand in place of
-// tokens of a decoder.
+// A model of texts with pictures anywhere: a tower computes rows of the pictures (picture_tower.h), which replace tokens
+// of a decoder.
 //
 // Parameter groups: vision, merger, language.
 #pragma once
